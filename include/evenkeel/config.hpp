@@ -1,0 +1,56 @@
+/// Version, and the few macros that the rest of evenkeel is written with.
+#pragma once
+
+#define EVENKEEL_VERSION_MAJOR 0
+#define EVENKEEL_VERSION_MINOR 1
+#define EVENKEEL_VERSION_PATCH 0
+
+// EVENKEEL_HD marks what host and device share. It is always inlined: packs live in registers only while nothing is a
+// call. EVENKEEL_MATH stands before `template`: one text is instantiated with device scalars and with host packs, and
+// nvcc would otherwise warn that a host-device function calls Eigen's host functions at each host instantiation.
+#if defined(__CUDACC__)
+#define EVENKEEL_HD __host__ __device__ __forceinline__
+#define EVENKEEL_MATH _Pragma("nv_exec_check_disable")
+#else
+#define EVENKEEL_HD inline __attribute__((always_inline))
+#define EVENKEEL_MATH
+#endif
+
+// The same for host functions, for lambdas (after their parameters), and the opposite for what a hot loop rarely calls.
+#define EVENKEEL_HOST inline __attribute__((always_inline))
+#define EVENKEEL_INLINE_LAMBDA __attribute__((always_inline))
+#define EVENKEEL_NOINLINE __attribute__((noinline))
+
+/// Traffic in bytes (read and written) from which a call is spread over a thread pool. Below it, waking threads costs
+/// more than they save: see bench/NOTES.md.
+#ifndef EVENKEEL_PARALLEL_BYTES
+#define EVENKEEL_PARALLEL_BYTES (1 << 20)
+#endif
+
+// Code that depends on the instruction set stands in an inline namespace of that name, so that two units built with
+// different flags do not share a function that only one of their machines can run. nvcc's host code has packs of its
+// own.
+#if defined(__CUDACC__)
+#define EVENKEEL_ISA_NAME(isa) isa##_nvcc
+#else
+#define EVENKEEL_ISA_NAME(isa) isa
+#endif
+#if defined(__AVX512F__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(avx512)
+#elif defined(__AVX2__) && defined(__FMA__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(avx2_fma)
+#elif defined(__AVX2__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(avx2)
+#elif defined(__AVX__) && defined(__FMA__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(avx_fma)
+#elif defined(__AVX__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(avx)
+#elif defined(__SSE4_1__)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(sse4)
+#elif defined(__SSE2__) || defined(_M_X64)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(sse2)
+#elif defined(__ARM_NEON)
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(neon)
+#else
+#define EVENKEEL_ISA EVENKEEL_ISA_NAME(portable)
+#endif

@@ -1,0 +1,182 @@
+/// Packs: as many values as a register of this instruction set holds, with their loads and stores. Lane-wise arithmetic
+/// is the compiler's own vector type, on every instruction set that g++ and clang know; functions and conversions are
+/// Eigen's.
+///
+/// Not Eigen::Array itself: with g++ 12 at -O2 its operators stay calls in a driver of this size, and arrays of it go
+/// to memory, which cost 4 to 30 times (LayerNorm forward and backward, 64 x 768, 2026-11-29).
+#pragma once
+
+#include "evenkeel/detail/vocabulary.hpp"
+#include "evenkeel/device.hpp"
+
+#include <Eigen/Core>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace evenkeel::detail {
+inline namespace EVENKEEL_ISA {
+
+/// Lanes of a register for the accumulator type A. Wider packs spill: 16 lanes on 4-lane registers cost 3-4 times.
+template <class A>
+inline constexpr int pack_size = std::max<int>(EIGEN_MAX_STATIC_ALIGN_BYTES, 16) / static_cast<int>(sizeof(A));
+
+/// A value: every operator returns a finished pack, so `auto` and nested expressions are safe.
+template <class A>
+struct Pack {
+  static constexpr int size = pack_size<A>;
+  typedef A Vector __attribute__((vector_size(size * sizeof(A))));
+  using Lanes = Eigen::Array<A, size, 1>;
+
+  Pack() = default;
+  EVENKEEL_HOST explicit Pack(A a) { set(a - Vector{}); }
+
+#if defined(__CUDACC__)  // nvcc takes no vector type in what host and device share, not even as a member
+  alignas(size * sizeof(A)) A lane[size];
+  EVENKEEL_HOST Vector get() const {
+    Vector v;
+    std::memcpy(&v, lane, sizeof v);
+    return v;
+  }
+  EVENKEEL_HOST void set(const Vector& v) { std::memcpy(lane, &v, sizeof v); }
+#else
+  Vector lane;
+  EVENKEEL_HOST Vector get() const { return lane; }
+  EVENKEEL_HOST void set(const Vector& v) { lane = v; }
+#endif
+
+  EVENKEEL_HOST A operator[](int i) const { return get()[i]; }
+  EVENKEEL_HOST static Pack of(const Vector& v) {
+    Pack p;
+    p.set(v);
+    return p;
+  }
+  EVENKEEL_HOST static Pack of(const Lanes& a) {
+    Pack p;
+    std::memcpy(&p, a.data(), sizeof p);
+    return p;
+  }
+  EVENKEEL_HOST Lanes lanes() const {
+    Lanes a;
+    std::memcpy(a.data(), this, sizeof *this);
+    return a;
+  }
+
+  friend EVENKEEL_HOST Pack operator+(const Pack& a, const Pack& b) { return of(a.get() + b.get()); }
+  friend EVENKEEL_HOST Pack operator-(const Pack& a, const Pack& b) { return of(a.get() - b.get()); }
+  friend EVENKEEL_HOST Pack operator*(const Pack& a, const Pack& b) { return of(a.get() * b.get()); }
+  friend EVENKEEL_HOST Pack operator/(const Pack& a, const Pack& b) { return of(a.get() / b.get()); }
+  friend EVENKEEL_HOST Pack operator+(const Pack& a, A b) { return of(a.get() + b); }
+  friend EVENKEEL_HOST Pack operator-(const Pack& a, A b) { return of(a.get() - b); }
+  friend EVENKEEL_HOST Pack operator*(const Pack& a, A b) { return of(a.get() * b); }
+  friend EVENKEEL_HOST Pack operator/(const Pack& a, A b) { return of(a.get() / b); }
+  friend EVENKEEL_HOST Pack operator+(A a, const Pack& b) { return of(a + b.get()); }
+  friend EVENKEEL_HOST Pack operator-(A a, const Pack& b) { return of(a - b.get()); }
+  friend EVENKEEL_HOST Pack operator*(A a, const Pack& b) { return of(a * b.get()); }
+  friend EVENKEEL_HOST Pack operator/(A a, const Pack& b) { return of(a / b.get()); }
+  friend EVENKEEL_HOST Pack operator-(const Pack& a) { return of(-a.get()); }
+  EVENKEEL_HOST Pack& operator+=(const Pack& b) { return *this = *this + b; }
+  EVENKEEL_HOST Pack& operator-=(const Pack& b) { return *this = *this - b; }
+  EVENKEEL_HOST Pack& operator*=(const Pack& b) { return *this = *this * b; }
+};
+
+/// Sum of the lanes, halves first: the order is one of the things that fix a result's bits.
+template <class A>
+EVENKEEL_HOST A lane_sum(const Pack<A>& p) {
+  const auto halve = [](const auto& self, const auto& v) EVENKEEL_INLINE_LAMBDA -> A {
+    constexpr int lanes = sizeof(v) / sizeof(A);
+    if constexpr (lanes == 2) {
+      return v[0] + v[1];
+    } else {
+      typedef A Half __attribute__((vector_size(sizeof(v) / 2)));
+      Half low, high;
+      std::memcpy(&low, &v, sizeof low);
+      std::memcpy(&high, reinterpret_cast<const char*>(&v) + sizeof low, sizeof high);
+      const Half sum = low + high;
+      return self(self, sum);
+    }
+  };
+  return halve(halve, p.get());
+}
+
+}  // namespace EVENKEEL_ISA
+
+template <class A>
+struct Lanes<Pack<A>> {
+  using V = Pack<A>;
+  using Scalar = A;
+  static EVENKEEL_HOST V splat(A a) { return V(a); }
+  static EVENKEEL_HOST V min(const V& a, const V& b) { return V::of(b.get() < a.get() ? b.get() : a.get()); }
+  static EVENKEEL_HOST V max(const V& a, const V& b) { return V::of(a.get() < b.get() ? b.get() : a.get()); }
+  static EVENKEEL_HOST V select_less(const V& a, const V& b, const V& yes, const V& no) {
+    return V::of(a.get() < b.get() ? yes.get() : no.get());
+  }
+  static V sqrt(const V& a) { return V::of(typename V::Lanes(a.lanes().sqrt())); }
+  static V exp(const V& a) { return V::of(typename V::Lanes(a.lanes().exp())); }
+  static V tanh(const V& a) { return V::of(typename V::Lanes(a.lanes().tanh())); }
+  static V erf(const V& a) {
+    return V::of(typename V::Lanes(a.lanes().unaryExpr([](A lane) { return std::erf(lane); })));
+  }
+  template <class T>
+  static V round_to(const V& a) {
+    return V::of(typename V::Lanes(a.lanes().template cast<T>().template cast<A>()));
+  }
+};
+
+inline namespace EVENKEEL_ISA {
+
+/// Loads one value, or a pack of neighbouring values, of T as V.
+template <class V, class T>
+EVENKEEL_HOST V load(const T* p) {
+  using A = typename Lanes<V>::Scalar;
+  if constexpr (std::is_same_v<V, A>) {
+    return static_cast<A>(*p);
+  } else if constexpr (std::is_same_v<T, A>) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  } else {
+    return V::of(typename V::Lanes(Eigen::Map<const Eigen::Array<T, V::size, 1>>(p).template cast<A>()));
+  }
+}
+
+template <class V, class T>
+EVENKEEL_HOST void store(T* p, const V& v) {
+  using A = typename Lanes<V>::Scalar;
+  if constexpr (std::is_same_v<V, A>) {
+    *p = static_cast<T>(v);
+  } else if constexpr (std::is_same_v<T, A>) {
+    std::memcpy(p, &v, sizeof v);
+  } else {
+    Eigen::Map<Eigen::Array<T, V::size, 1>> m(p);
+    m = v.lanes().template cast<T>();
+  }
+}
+
+/// Up to a pack of values that lie `stride` apart; lanes beyond `count` are 0. Out of line, since a copy of variable
+/// length near accumulators would send them to memory.
+template <class V, class T>
+EVENKEEL_NOINLINE V load_lanes(const T* p, Index stride, int count) {
+  using A = typename Lanes<V>::Scalar;
+  A lane[V::size] = {};
+  for (int j = 0; j < count; ++j) lane[j] = static_cast<A>(p[j * stride]);
+  return load<V>(lane);
+}
+
+template <class V, class T>
+EVENKEEL_NOINLINE void store_lanes(T* p, Index stride, int count, const V& v) {
+  for (int j = 0; j < count; ++j) p[j * stride] = static_cast<T>(v[j]);
+}
+
+/// 1 in the lanes first..last-1, else 0.
+template <class V>
+V lane_mask(int first, int last) {
+  using A = typename Lanes<V>::Scalar;
+  A lane[V::size];
+  for (int j = 0; j < V::size; ++j) lane[j] = j >= first && j < last ? A(1) : A(0);
+  return load<V>(lane);
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel::detail

@@ -1,0 +1,285 @@
+/// The CPU loop for rows whose elements are neighbours in memory.
+#pragma once
+
+#include "evenkeel/detail/row_kernel_cpu.hpp"
+
+namespace evenkeel::detail::inline EVENKEEL_ISA {
+
+template <class Pass>
+class RowsAlong;
+
+/// Software-pipelined: the sums of row r+1 are taken in the loop that writes row r, so the latency of one row's
+/// statistics hides behind the other row's memory traffic.
+///
+/// A row that is no whole number of packs ends with a pack that overlaps the one before it. Its lanes that were already
+/// counted have weight 0 in the sums and are simply written again; it is loaded before an in-place row is overwritten.
+/// A row shorter than a pack is one masked pack. There is no scalar loop: a compiler contracts those differently from
+/// one place to the next, and a row would change bits with its place in the batch.
+template <class Math, class... X, class... P, class... Y, class KnownRows, class KeptRows>
+class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>> {
+  using Pass = RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>;
+  using A = typename Math::Scalar;
+  using V = Pack<A>;
+  using Known = typename Math::template Known<A>;
+  using Start = typename Math::template Start<A>;
+  using Row = typename Math::template Row<A>;
+  using Sums = Values<V, Math::sums>;
+  using Features = FeatureSums<A, Math::feature_sums>;
+  static constexpr int W = pack_size<A>;
+
+ public:
+  /// Whether every tensor's rows are contiguous.
+  static bool fits(const Pass& pass) {
+    const auto contiguous = [&](const auto& rows) {
+      if constexpr (is_none_v<decltype(rows)>)
+        return true;
+      else
+        return rows.length_stride == 1 || pass.grid.length == 1;
+    };
+    return std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
+           std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
+  }
+
+  /// Rows first..last-1. `memory` holds the block's feature sums.
+  static void run(const Pass& pass, Index first, Index last, A* memory) {
+    RowsAlong rows(pass, memory);
+    if (pass.grid.length < W)
+      rows.template loop<true>(first, last);
+    else
+      rows.template loop<false>(first, last);
+  }
+
+ private:
+  RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {}
+
+  /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
+  /// reached through a pointer, so members would be loaded again for every pack.
+  struct Local {
+    Math math;
+    std::tuple<P...> parameters;
+    Features features;
+  };
+
+  template <bool Short>
+  void loop(Index first, Index last) {
+    Local local{pass_.math, pass_.parameters, Features(memory_, n_)};
+    const Index body = Short ? 0 : n_ / (2 * W) * (2 * W), full = Short ? 0 : n_ / W * W;
+    const bool tail = full < n_;
+    const V mask = Short ? lane_mask<V>(0, static_cast<int>(n_)) : lane_mask<V>(W - static_cast<int>(n_ - full), W);
+    if (first >= last) return;
+    Row row{}, next_row{};
+    for (Index r = first - 1; r < last; ++r) {
+      const bool writing = r >= first, reading = r + 1 < last;
+      const auto x = inputs(writing ? r : first);
+      const auto next = inputs(reading ? r + 1 : r);
+      const auto y = outputs(writing ? r : first);
+      const auto last_packs = load_tail<Short>(x);
+      const Start start = start_of(next, reading ? r + 1 : r);
+      Sums sums;
+      set_zero(sums);
+      if (reading && writing)
+        body_loop<true, true>(local, sums, start, next, row, x, y, body);
+      else if (reading)
+        body_loop<true, false>(local, sums, start, next, row, x, y, body);
+      else
+        body_loop<false, true>(local, sums, start, next, row, x, y, body);
+      if (reading) {
+        add_rest<Short>(local, sums, start, next, body, full, tail, mask);
+        next_row = local.math.finish(total(sums), start);
+        if constexpr (CanRestart<Math>) next_row = restarted<Short>(local.math, next_row, start, reading ? r + 1 : r);
+        keep(next_row, r + 1);
+        if (Math::feature_sums > 0 && (r + 2 - first) % chain == 0) local.features.flush();
+      }
+      if (writing) {
+        if (body < full) write(local, row, x, y, body);
+        if (tail) write_tail<Short>(local, row, last_packs, y);
+      }
+      row = next_row;
+    }
+    local.features.flush();
+  }
+
+  /// Whole pairs of packs: sums of the next row, outputs of this one.
+  template <bool Reading, bool Writing, class Next, class In, class Out>
+  EVENKEEL_HOST static void body_loop(Local& local, Sums& sums, const Start& start, const Next& next, const Row& row,
+                                      const In& x, const Out& y, Index body) {
+    for (Index begin = 0; begin < body; begin += 2 * W * chain) {
+      const Index end = std::min(body, begin + 2 * W * chain);
+      Sums even, odd;
+      set_zero(even);
+      set_zero(odd);
+      for (Index i = begin; i < end; i += 2 * W) {
+        if constexpr (Reading) {
+          accumulate(local, even, start, next, i);
+          accumulate(local, odd, start, next, i + W);
+        }
+        if constexpr (Writing) {
+          write(local, row, x, y, i);
+          write(local, row, x, y, i + W);
+        }
+      }
+      add(even, odd);
+      add(sums, even);
+    }
+  }
+
+  /// The odd pack and the tail.
+  template <bool Short, class Next>
+  EVENKEEL_HOST void add_rest(Local& local, Sums& sums, const Start& start, const Next& next, Index body, Index full,
+                              bool tail, const V& mask) const {
+    if (body < full) accumulate(local, sums, start, next, body);
+    if (!tail) return;
+    Sums last;
+    set_zero(last);
+    const auto packs = load_tail<Short>(next);
+    const auto terms = accumulate_packs<Short>(local, last, start, packs);
+    add_masked(sums, last, mask);
+    if constexpr (Math::feature_sums > 0) {
+      Values<V, Math::feature_sums> masked;
+      set_zero(masked);
+      add_masked(masked, terms, mask);
+      local.features.add(tail_at<Short>(), masked);
+    }
+  }
+
+  /// Row r once more, where the first start was a bad one. Rare, so out of line.
+  template <bool Short>
+  EVENKEEL_HOST Row restarted(const Math& math, const Row& row, const Start& start, Index r) const {
+    static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
+    const Start better = math.restart(start, row);
+    if (same_fields(better, start)) [[likely]]
+      return row;
+    return once_more<Short>(better, r);
+  }
+  template <bool Short>
+  EVENKEEL_NOINLINE Row once_more(const Start start, Index r) const {
+    Local local{pass_.math, pass_.parameters, Features(nullptr, n_)};
+    const Index body = Short ? 0 : n_ / (2 * W) * (2 * W), full = Short ? 0 : n_ / W * W;
+    const V mask = Short ? lane_mask<V>(0, static_cast<int>(n_)) : lane_mask<V>(W - static_cast<int>(n_ - full), W);
+    const auto x = inputs(r);
+    Sums sums;
+    set_zero(sums);
+    body_loop<true, false>(local, sums, start, x, Row{}, x, outputs(r), body);
+    add_rest<Short>(local, sums, start, x, body, full, full < n_, mask);
+    return local.math.finish(total(sums), start);
+  }
+
+  template <class In>
+  EVENKEEL_HOST static void accumulate(Local& local, Sums& sums, const Start& start, const In& x, Index i) {
+    Values<V, Math::feature_sums> terms;
+    [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
+        EVENKEEL_INLINE_LAMBDA {
+      local.math.accumulate(sums, terms, start, load_at<V>(std::get<I>(x), i)...,
+                            load_at<V>(std::get<J>(local.parameters), i)...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
+    local.features.add(i, terms);
+  }
+
+  template <class In, class Out>
+  EVENKEEL_HOST static void write(const Local& local, const Row& row, const In& x, const Out& y, Index i) {
+    Values<V, Math::outputs> out;
+    [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
+                                                              std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
+      local.math.write(out, row, load_at<V>(std::get<I>(x), i)..., load_at<V>(std::get<J>(local.parameters), i)...);
+      (store<V>(std::get<K>(y) + i, out[K]), ...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
+  }
+
+  template <bool Short>
+  Index tail_at() const {
+    return Short ? 0 : n_ - W;
+  }
+  template <bool Short, class T>
+  EVENKEEL_HOST V load_last(const T* p) const {
+    if constexpr (Short)
+      return load_lanes<V>(p, 1, static_cast<int>(n_));
+    else
+      return load<V>(p + n_ - W);
+  }
+  template <bool Short>
+  EVENKEEL_HOST None load_last(None) const {
+    return none;
+  }
+
+  template <bool Short, class... T>
+  EVENKEEL_HOST auto load_tail(const std::tuple<T...>& x) const {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+      return std::tuple(load_last<Short>(std::get<I>(x))...);
+    }
+    (std::index_sequence_for<T...>{});
+  }
+  template <bool Short, class Packs>
+  EVENKEEL_HOST auto accumulate_packs(const Local& local, Sums& sums, const Start& start, const Packs& packs) const {
+    Values<V, Math::feature_sums> terms;
+    [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
+        EVENKEEL_INLINE_LAMBDA {
+      local.math.accumulate(sums, terms, start, std::get<I>(packs)...,
+                            load_last<Short>(std::get<J>(local.parameters))...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
+    return terms;
+  }
+  template <bool Short, class Packs, class Out>
+  EVENKEEL_HOST void write_tail(const Local& local, const Row& row, const Packs& packs, const Out& y) const {
+    Values<V, Math::outputs> out;
+    [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
+                                                              std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
+      local.math.write(out, row, std::get<I>(packs)..., load_last<Short>(std::get<J>(local.parameters))...);
+      if constexpr (Short)
+        (store_lanes<V>(std::get<K>(y), 1, static_cast<int>(n_), out[K]), ...);
+      else
+        (store<V>(std::get<K>(y) + n_ - W, out[K]), ...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
+  }
+
+  template <class In>
+  EVENKEEL_HOST Start start_of(const In& x, Index r) const {
+    Known known{};
+    if constexpr (!is_none_v<KnownRows>)
+      for_each_field(known, [&](int k, A& value) { value = pass_.known[k * pass_.grid.rows() + r]; });
+    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+      return pass_.math.start(known, load_first(std::get<I>(x))...);
+    }
+    (std::index_sequence_for<X...>{});
+  }
+  template <class T>
+  EVENKEEL_HOST static A load_first(const T* p) {
+    return static_cast<A>(*p);
+  }
+  EVENKEEL_HOST static None load_first(None) { return none; }
+
+  EVENKEEL_HOST void keep(Row& row, Index r) const {
+    if constexpr (!is_none_v<KeptRows>)
+      for_each_field(row, [&](int k, const A& value) { pass_.kept[k * pass_.grid.rows() + r] = value; });
+  }
+
+  template <class T>
+  EVENKEEL_HOST T* row_of(const Rows<T>& rows, Index r) const {
+    const auto& extent = pass_.grid.extent;
+    if (extent[0] == 1 && extent[2] == 1) return rows.data + r * rows.stride[1];
+    const Index k = r % extent[2], o = r / extent[2];
+    return rows.data + o / extent[1] * rows.stride[0] + o % extent[1] * rows.stride[1] + k * rows.stride[2];
+  }
+  EVENKEEL_HOST None row_of(None, Index) const { return none; }
+  EVENKEEL_HOST auto inputs(Index r) const {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+      return std::tuple(row_of(std::get<I>(pass_.inputs), r)...);
+    }
+    (std::index_sequence_for<X...>{});
+  }
+  EVENKEEL_HOST auto outputs(Index r) const {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+      return std::tuple(row_of(std::get<I>(pass_.outputs), r)...);
+    }
+    (std::index_sequence_for<Y...>{});
+  }
+
+  const Pass& pass_;
+  const Index n_;
+  A* const memory_;
+};
+
+}  // namespace evenkeel::detail::inline EVENKEEL_ISA

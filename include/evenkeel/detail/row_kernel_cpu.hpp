@@ -1,0 +1,91 @@
+/// What the two CPU loops over rows share: loads, stores, and feature sums.
+#pragma once
+
+#include "evenkeel/detail/pack.hpp"
+#include "evenkeel/detail/row_math.hpp"
+
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+namespace evenkeel::detail::inline EVENKEEL_ISA {
+
+/// Elements that one lane adds up before its sum is put aside: longer chains lose digits.
+inline constexpr Index chain = 128;
+
+/// Calls f with the constants 0 .. N-1: a loop over packs would send them to memory.
+template <int N, class F>
+EVENKEEL_HOST void unroll(const F& f) {
+  [&]<int... K>(std::integer_sequence<int, K...>) EVENKEEL_INLINE_LAMBDA { (f(std::integral_constant<int, K>{}), ...); }
+  (std::make_integer_sequence<int, N>{});
+}
+
+template <class V>
+EVENKEEL_HOST None load_at(None, Index) {
+  return none;
+}
+template <class V, class T>
+EVENKEEL_HOST V load_at(const T* p, Index i) {
+  return load<V>(p + i);
+}
+
+template <class V, int N>
+EVENKEEL_HOST void set_zero(Values<V, N>& values) {
+  unroll<N>([&](auto k) EVENKEEL_INLINE_LAMBDA { values[k] = splat<V>(0); });
+}
+
+template <class V, int N>
+EVENKEEL_HOST void add(Values<V, N>& a, const Values<V, N>& b) {
+  unroll<N>([&](auto k) EVENKEEL_INLINE_LAMBDA { a[k] += b[k]; });
+}
+
+template <class V, int N>
+EVENKEEL_HOST void add_masked(Values<V, N>& a, const Values<V, N>& b, const V& mask) {
+  unroll<N>([&](auto k) EVENKEEL_INLINE_LAMBDA { a[k] += b[k] * mask; });
+}
+
+/// Sums of the lanes.
+template <class V, int N>
+EVENKEEL_HOST auto total(const Values<V, N>& a) {
+  Values<typename Lanes<V>::Scalar, N> sums;
+  unroll<N>([&](auto k) EVENKEEL_INLINE_LAMBDA { sums[k] = lane_sum(a[k]); });
+  return sums;
+}
+
+/// Bit for bit, but for NaN: members of two structs of one kind.
+template <template <class> class R, class V>
+EVENKEEL_HOST bool same_fields(const R<V>& a, const R<V>& b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+/// Sums per feature over the rows of one block, F rows of `pitch` values: rows are added to `recent`, and every `chain`
+/// rows `recent` is added to `sums`.
+template <class A, int F>
+struct FeatureSums {
+  A* sums;    // (F, pitch)
+  A* recent;  // (F, pitch)
+  Index pitch;
+
+  static Index pitch_of(Index length) { return (length + pack_size<A> - 1) / pack_size<A> * pack_size<A>; }
+  static Index size(Index length) { return 2 * F * pitch_of(length); }
+
+  FeatureSums(A* memory, Index length) : sums(memory), recent(memory + F * pitch_of(length)), pitch(pitch_of(length)) {
+    if (F > 0 && memory) std::fill_n(memory, size(length), A(0));
+  }
+  template <class V>
+  EVENKEEL_HOST void add(Index i, const Values<V, F>& terms) {
+    unroll<F>([&](auto k) EVENKEEL_INLINE_LAMBDA {
+      store<V>(recent + k * pitch + i, V(load<V>(recent + k * pitch + i) + terms[k]));
+    });
+  }
+  void flush() {
+    using V = Pack<A>;
+    if constexpr (F > 0)
+      for (Index i = 0; i < F * pitch; i += pack_size<A>) {
+        store<V>(sums + i, V(load<V>(sums + i) + load<V>(recent + i)));
+        store<V>(recent + i, splat<V>(0));
+      }
+  }
+};
+
+}  // namespace evenkeel::detail::inline EVENKEEL_ISA

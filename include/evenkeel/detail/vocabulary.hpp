@@ -1,0 +1,89 @@
+/// The words that math structs are written in, for scalars on host and device and, through Lanes, for packs of any
+/// kind. No Eigen, no CUDA header. A value type V brings its own words by specializing Lanes<V>; pack.hpp does so for
+/// Eigen.
+///
+/// Rules for math that serves packs too: name every intermediate with its type (V c = x - shift, never auto), no V > 0
+/// ? :, no std functions on V; let at most one product feed a sum, so that every compiler contracts it in the same way.
+#pragma once
+
+#include "evenkeel/config.hpp"
+#include "evenkeel/none.hpp"
+
+#include <cmath>
+#include <type_traits>
+
+namespace evenkeel::detail {
+
+/// The words of one value type. The general case is a scalar.
+template <class V>
+struct Lanes {
+  using Scalar = V;
+  static EVENKEEL_HD V splat(V a) { return a; }
+  static EVENKEEL_HD V min(V a, V b) { return b < a ? b : a; }
+  static EVENKEEL_HD V max(V a, V b) { return a < b ? b : a; }
+  static EVENKEEL_HD V select_less(V a, V b, V yes, V no) { return a < b ? yes : no; }
+  static EVENKEEL_HD V sqrt(V a) { return std::sqrt(a); }
+  static EVENKEEL_HD V exp(V a) { return std::exp(a); }
+  static EVENKEEL_HD V tanh(V a) { return std::tanh(a); }
+  static EVENKEEL_HD V erf(V a) { return std::erf(a); }
+  template <class T>
+  static EVENKEEL_HD V round_to(V a) {
+    return static_cast<V>(static_cast<T>(a));
+  }
+};
+
+/// The scalar in every lane.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V splat(typename Lanes<V>::Scalar a) {
+  return Lanes<V>::splat(a);
+}
+/// The smaller and the larger; where a is NaN, a.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V min(const V& a, const V& b) {
+  return Lanes<V>::min(a, b);
+}
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V max(const V& a, const V& b) {
+  return Lanes<V>::max(a, b);
+}
+/// Lane by lane: yes where a < b, else no.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V select_less(const V& a, const V& b, const V& yes, const V& no) {
+  return Lanes<V>::select_less(a, b, yes, no);
+}
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V sqrt(const V& a) {
+  return Lanes<V>::sqrt(a);
+}
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V exp(const V& a) {
+  return Lanes<V>::exp(a);
+}
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V tanh(const V& a) {
+  return Lanes<V>::tanh(a);
+}
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V erf(const V& a) {
+  return Lanes<V>::erf(a);
+}
+
+/// a as it would be after a store to T and a load.
+EVENKEEL_MATH template <class T, class V>
+EVENKEEL_HD V round_to(const V& a) {
+  if constexpr (std::is_same_v<T, typename Lanes<V>::Scalar>)
+    return a;
+  else
+    return Lanes<V>::template round_to<T>(a);
+}
+
+/// a + b where there is a b, else a: optional inputs cost nothing.
+EVENKEEL_MATH template <class V, class B>
+EVENKEEL_HD V plus(const V& a, const B& b) {
+  if constexpr (is_none_v<B>)
+    return a;
+  else
+    return V(a + b);
+}
+
+}  // namespace evenkeel::detail

@@ -1,0 +1,115 @@
+/// LayerNorm: subtracts each row's mean and divides by its standard deviation. J. L. Ba, J. R. Kiros, G. E. Hinton,
+/// "Layer Normalization", 2016, equations 3 and 4, with the biased variance and eps inside the root.
+///
+///     xhat = (x - mean) * rstd,  rstd = 1/sqrt(var + eps),  y = xhat * weight + bias
+///     h = dy * weight,  dx = rstd * (h - mean(h) - xhat * mean(h * xhat))
+///     dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
+///
+/// The mean is computed and saved as the pair shift + delta: see detail/standardize_math.hpp, which has the math.
+#pragma once
+
+#include "evenkeel/detail/standardize_math.hpp"
+#include "evenkeel/norms/row_norm.hpp"
+
+#include <utility>
+
+namespace evenkeel {
+
+/// Options of layer_norm.
+struct LayerNormOptions {
+  double eps = 1e-5;         ///< added to the variance, inside the root; at least 0, or ek::machine_epsilon
+  Axes axis = {};            ///< the normalized axis or neighbouring axes
+  bool unit_offset = false;  ///< y = xhat * (1 + weight) + bias, the sum formed in the accumulator type
+  Rounding rounding = Rounding::round_once;
+};
+
+/// Statistics that layer_norm leaves for layer_norm_backward, and scratch. A is the accumulator type of the data.
+template <class A, class Storage = HostStorage>
+class LayerNormSaved : public detail::SavedRows<A, 3, Storage> {
+ public:
+  /// The mean, rounded to one number; the backward uses both halves.
+  A mean(Index row) const { return this->field(0, row) + this->field(1, row); }
+  A rstd(Index row) const { return this->field(2, row); }
+};
+
+namespace detail {
+
+/// The names by which the drivers of row norms and the layer class know LayerNorm.
+struct Standardize {
+  template <class A, class Affine>
+  using Forward = StandardizeForward<A, Affine>;
+  template <class A, class Affine, class Terms>
+  using Backward = StandardizeBackward<A, Affine, Terms>;
+};
+struct LayerNormLayer {
+  using Options = LayerNormOptions;
+  template <class A, class Storage>
+  using Saved = LayerNormSaved<A, Storage>;
+  using Math = Standardize;
+  static constexpr const char *forward = "LayerNorm::forward", *backward = "LayerNorm::backward",
+                              *add_forward = "LayerNorm::add_forward", *add_backward = "LayerNorm::add_backward";
+  static constexpr Affine affine = Affine::weight_and_bias;
+};
+
+}  // namespace detail
+
+inline namespace EVENKEEL_ISA {
+
+/// y = (x - mean) * rstd * weight + bias, row by row.
+///
+/// x, y          any shape, the same for both; y may be x itself, then no backward is possible; partial overlap is an
+/// error weight, bias  length values of any scalar type, or ek::none saved         receives mean and rstd per row, or
+/// ek::none for inference Writes y and saved. Throws ShapeError before any work. The eps stands inside the root. With
+/// eps = 0 a constant row gives y = bias. Allocates nothing but what saved lacks. Example: examples/quickstart.cpp.
+template <class Device, class X, class Weight, class Bias, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, LayerNormSaved, X>
+void layer_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y, Saved&& saved,
+                const LayerNormOptions& options = {}) {
+  detail::row_norm<detail::Standardize>("layer_norm", device, x, none, weight, bias, none, y, saved, options);
+}
+
+/// The residual sum and its norm in one pass: sum = x + residual, y = layer_norm(sum). sum may be x or residual, y may
+/// not be sum. The norm sees the sum rounded to the data type, as it is stored.
+template <class Device, class X, class Residual, class Weight, class Bias, class Sum, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, LayerNormSaved, X>
+void add_layer_norm(const Device& device, const X& x, const Residual& residual, const Weight& weight, const Bias& bias,
+                    Sum&& sum, Y&& y, Saved&& saved, const LayerNormOptions& options = {}) {
+  detail::row_norm<detail::Standardize>("add_layer_norm", device, x, residual, weight, bias, sum, y, saved, options);
+}
+
+/// The gradients of layer_norm.
+///
+/// dy, x, dx        the shape of the forward's x; dx may be dy itself
+/// weight           the forward's, ek::none where it had none
+/// saved            filled by the forward
+/// dweight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as `mode` says
+/// Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
+template <class Device, class Dy, class X, class Weight, class A, class Storage, class Dx, class Dweight, class Dbias>
+void layer_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                         LayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                         GradientMode mode = GradientMode::accumulate) {
+  detail::row_norm_backward<detail::Standardize>("layer_norm_backward", "x", device, dy, none, x, weight, saved, dx,
+                                                 dweight, dbias, mode);
+}
+
+/// The gradients of add_layer_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
+/// residual. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's.
+template <class Device, class Dy, class Dsum, class Sum, class Weight, class A, class Storage, class Dx, class Dweight,
+          class Dbias>
+void add_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, const Weight& weight,
+                             LayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                             GradientMode mode = GradientMode::accumulate) {
+  detail::row_norm_backward<detail::Standardize>("add_layer_norm_backward", "sum", device, dy, dsum, sum, weight, saved,
+                                                 dx, dweight, dbias, mode);
+}
+
+/// LayerNorm with its weight (ones at first; zeros with unit_offset), bias, their gradients and saved statistics.
+///
+///     ek::LayerNorm<float> norm(width);
+///     norm.forward(device, x, y);
+///     norm.backward(device, dy, x, dx);
+template <class T, class Storage = HostStorage>
+using LayerNorm = RowNormLayer<T, detail::LayerNormLayer, Storage>;
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

@@ -1,0 +1,230 @@
+/// What LayerNorm and RMSNorm have in common: from checked arguments to a pass over rows, and the layer class.
+#pragma once
+
+#include "evenkeel/detail/add_math.hpp"
+#include "evenkeel/detail/affine_math.hpp"
+#include "evenkeel/detail/arguments.hpp"
+#include "evenkeel/detail/row_pass_cpu.hpp"
+#include "evenkeel/parameter.hpp"
+#include "evenkeel/saved.hpp"
+
+#include <array>
+#include <tuple>
+#include <utility>
+
+namespace evenkeel {
+
+/// Which parameters a layer has.
+enum class Affine { off, weight, weight_and_bias };
+
+namespace detail {
+
+template <class S, template <class, class> class Saved, class A>
+inline constexpr bool is_saved = false;
+template <template <class, class> class Saved, class A, class Storage>
+inline constexpr bool is_saved<Saved<A, Storage>, Saved, A> = true;
+
+/// A `saved` of the accumulator type of X's scalar, or none.
+template <class S, template <class, class> class Saved, class X>
+concept SavedOrNone = is_none_v<S> || is_saved<std::remove_cvref_t<S>, Saved, accumulator_t<scalar_t<const X>>>;
+
+/// Calls f with the AffineMath that the options name. The rounding order matters only where data are rounded at all.
+template <class T, class Weight, class F>
+void with_affine(bool unit_offset, Rounding rounding, const F& f) {
+  const auto with_rounding = [&]<bool Offset>(std::bool_constant<Offset>) {
+    if constexpr (is_half_v<T>) {
+      if (rounding == Rounding::round_normalized) return f(AffineMath<Offset, T>{});
+    }
+    f(AffineMath<Offset, None>{});
+  };
+  if constexpr (!is_none_v<Weight>) {
+    if (unit_offset) return with_rounding(std::true_type{});
+  }
+  with_rounding(std::false_type{});
+}
+
+inline namespace EVENKEEL_ISA {
+
+/// Forward of the norm whose math is Norm::Forward, of x, or of sum = x + residual.
+template <class Norm, class Device, class X, class Residual, class Weight, class Bias, class Sum, class Y, class Saved,
+          class Options>
+void row_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Weight& weight,
+              const Bias& bias, Sum& sum, Y& y, Saved& saved, const Options& options) {
+  require_cpu_device<Device>();
+  using T = scalar_t<const X>;
+  using A = accumulator_t<T>;
+  RowArguments<X> arguments(function, "x", x, options.axis);
+  const auto added = arguments.input("residual", residual);
+  const auto w = arguments.parameter("weight", weight);
+  const auto b = arguments.parameter("bias", bias);
+  const A eps = resolved_eps<A>(function, options.eps);
+  const RowGrid grid = arguments.grid();
+  const auto rows = arguments.first();
+  const auto run = [&](const auto& outputs) {
+    const auto out = std::get<0>(outputs);
+    const auto kept = [&] {
+      if constexpr (is_none_v<Saved>)
+        return none;
+      else
+        return saved.begin({grid.rows(), grid.length, options.axis, options.unit_offset, !is_none_v<Weight>,
+                            is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data});
+    }();
+    with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
+      const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
+      if constexpr (is_none_v<Sum>)
+        row_pass(device, RowPass{math, grid, std::tuple(rows), std::tuple(w, b), outputs, none, kept});
+      else
+        row_pass(device, RowPass{AddMath<decltype(math), scalar_t<Sum>>{math}, grid, std::tuple(rows, added),
+                                 std::tuple(w, b), outputs, none, kept});
+    });
+  };
+  if constexpr (is_none_v<Sum>) {
+    run(std::tuple(arguments.output("y", y)));
+  } else {
+    const auto total = arguments.output("sum", sum);
+    run(std::tuple(total, arguments.output("y", y)));
+  }
+}
+
+/// Backward of the norm whose math is Norm::Backward. `x_name` is what the public function calls its x.
+template <class Norm, class Device, class Dy, class Dsum, class X, class Weight, class Saved, class Dx, class Dweight,
+          class Dbias>
+void row_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
+                       const X& x, const Weight& weight, Saved& saved, Dx& dx, Dweight& dweight, Dbias& dbias,
+                       GradientMode mode) {
+  require_cpu_device<Device>();
+  static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
+  using T = scalar_t<const X>;
+  using A = accumulator_t<T>;
+  static_assert(std::is_same_v<A, typename Saved::Scalar>,
+                "evenkeel: saved must be of the accumulator type of the data: double for double, float for the rest");
+  using Terms = ParameterTerms<!is_none_v<Dweight>, !is_none_v<Dbias>>;
+  saved.check_filled(function);
+  RowArguments<X> arguments(function, x_name, x, saved.call.axis);
+  const RowGrid grid = arguments.grid();
+  saved.check(function, x_name, grid.rows(), grid.length, !is_none_v<Weight>);
+  const auto rows = arguments.first();
+  const auto dy_rows = arguments.input("dy", dy);
+  const auto dsum_rows = arguments.input("dsum", dsum);
+  const auto w = arguments.parameter("weight", weight);
+  const auto dw = arguments.parameter("dweight", dweight);
+  const auto db = arguments.parameter("dbias", dbias);
+  const auto dx_rows = arguments.output("dx", dx);
+  saved.scratch.reserve(feature_scratch<A, Terms::count>(grid.rows(), grid.length));
+  A* const scratch = saved.scratch.data();
+  const A* const known = saved.statistics.data();
+  with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
+    const typename Norm::template Backward<A, decltype(affine), Terms> math{A(1) / static_cast<A>(grid.length)};
+    row_pass(device,
+             RowPass{math, grid, std::tuple(dy_rows, rows, dsum_rows), std::tuple(w), std::tuple(dx_rows), known},
+             scratch);
+  });
+  put_gradient(dw, scratch, grid.length, mode);
+  put_gradient(db, scratch + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(grid.length), grid.length, mode);
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace detail
+
+inline namespace EVENKEEL_ISA {
+
+/// A row norm with its parameters, their gradients and its saved statistics. T is the scalar of the parameters; the
+/// data may have any scalar of the same accumulator type. Traits names the norm: see RmsNorm, LayerNorm.
+template <class T, class Traits, class Storage = HostStorage>
+class RowNormLayer {
+ public:
+  using Scalar = T;
+  using Options = typename Traits::Options;
+  using Saved = typename Traits::template Saved<accumulator_t<T>, Storage>;
+
+  /// `features` is the length of the normalized axes together. Throws ShapeError if it is below 1.
+  explicit RowNormLayer(Index features, const Options& options = {}, Affine affine = Traits::affine)
+      : weight("weight", checked(features), false),
+        bias("bias", affine == Affine::weight_and_bias ? features : 0, false),
+        options_(options),
+        affine_(affine) {
+    weight.fill(T(options.unit_offset ? 0 : 1));
+  }
+
+  /// y = norm(x). y may be x, then no backward is possible.
+  template <class Device, class X, class Y>
+  void forward(const Device& device, const X& x, Y&& y) {
+    with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
+      detail::row_norm<typename Traits::Math>(Traits::forward, device, x, none, w, b, none, y, saved, options_);
+    });
+  }
+
+  /// dx is written, the gradients of weight and bias are accumulated. x is the forward's.
+  template <class Device, class Dy, class X, class Dx>
+  void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx, GradientMode mode = GradientMode::accumulate) {
+    backward_of(Traits::backward, "x", device, dy, none, x, dx, mode);
+  }
+
+  /// sum = x + residual, y = norm(sum), in one pass.
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void add_forward(const Device& device, const X& x, const Residual& residual, Sum&& sum, Y&& y) {
+    with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
+      detail::row_norm<typename Traits::Math>(Traits::add_forward, device, x, residual, w, b, sum, y, saved, options_);
+    });
+  }
+
+  /// dx = (gradient through the norm) + dsum: the gradient of x and of residual alike. dsum may be ek::none.
+  template <class Device, class Dy, class Dsum, class Sum, class Dx>
+  void add_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, Dx&& dx,
+                    GradientMode mode = GradientMode::accumulate) {
+    backward_of(Traits::add_backward, "sum", device, dy, dsum, sum, dx, mode);
+  }
+
+  /// Calls f(ParameterRef<T>) for weight and bias, as far as the layer has them.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    if (affine_ != Affine::off) f(weight.ref());
+    if (affine_ == Affine::weight_and_bias) f(bias.ref());
+  }
+
+  Index features() const { return weight.size(); }
+  const Options& options() const { return options_; }
+
+  Parameter<T, Storage> weight;  // (features)
+  Parameter<T, Storage> bias;    // (features), or none
+  Saved saved;
+
+ private:
+  static Index checked(Index features) {
+    if (features < 1)
+      detail::throw_shape_error(Traits::forward,
+                                "the layer has " + std::to_string(features) + " features, expected 1 or more");
+    return features;
+  }
+
+  using Values = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
+
+  /// Calls f(weight, bias, dweight, dbias), each a map or none.
+  template <class F>
+  void with_parameters(const F& f) {
+    const auto map = [](T* data, Index size) { return Values(data, size); };
+    const Values w = map(weight.value(), weight.size()), dw = map(weight.gradient(), weight.size());
+    const Values b = map(bias.value(), bias.size()), db = map(bias.gradient(), bias.size());
+    if (affine_ == Affine::off)
+      f(none, none, none, none);
+    else if (affine_ == Affine::weight)
+      f(w, none, dw, none);
+    else
+      f(w, b, dw, db);
+  }
+
+  template <class Device, class Dy, class Dsum, class X, class Dx>
+  void backward_of(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
+                   const X& x, Dx& dx, GradientMode mode) {
+    with_parameters([&](const auto& w, const auto&, auto dw, auto db) {
+      detail::row_norm_backward<typename Traits::Math>(function, x_name, device, dy, dsum, x, w, saved, dx, dw, db,
+                                                       mode);
+    });
+  }
+
+  Options options_;
+  Affine affine_;
+};
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

@@ -1,0 +1,68 @@
+/// What a forward leaves for its backward.
+#pragma once
+
+#include "evenkeel/detail/arguments.hpp"
+#include "evenkeel/detail/row_pass_cpu.hpp"
+#include "evenkeel/storage.hpp"
+
+#include <string>
+
+namespace evenkeel::detail::inline EVENKEEL_ISA {
+
+/// The options and shape of the call that filled a `saved`; a backward reads them from here and takes none of its own.
+struct SavedCall {
+  Index rows = -1;  // -1: nothing saved yet
+  Index length = 0;
+  Axes axis;
+  bool unit_offset = false;
+  bool has_weight = false;
+  bool in_place = false;
+};
+
+/// Statistics of rows, `Fields` numbers a row, and scratch, in one storage. Grows and never shrinks.
+template <class A, int Fields, class Storage>
+class SavedRows {
+ public:
+  using Scalar = A;
+  Index rows() const { return call.rows < 0 ? 0 : call.rows; }
+
+  SavedCall call;
+  typename Storage::template Buffer<A> statistics;  // (Fields, rows)
+  typename Storage::template Buffer<A> scratch;
+
+  /// Makes room for a forward and a backward over x, so that neither allocates.
+  template <class Device, class X>
+  void reserve(const Device&, const X& x, const Axes& axis = {}) {
+    const RowGrid grid = RowArguments<X>("reserve", "x", x, axis).grid();
+    statistics.reserve(Fields * grid.rows());
+    scratch.reserve(feature_scratch<A, 2>(grid.rows(), grid.length));
+  }
+
+  A field(int k, Index row) const { return statistics.data()[k * call.rows + row]; }
+
+  /// Room for the statistics of `rows` rows, returned for writing.
+  A* begin(const SavedCall& now) {
+    statistics.reserve(Fields * now.rows);
+    call = now;
+    return statistics.data();
+  }
+  /// Throws unless a forward has run, and then unless one over rows of this number and length, with or without a
+  /// weight, can be followed by a backward.
+  void check_filled(const char* function) const {
+    if (call.rows < 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
+  }
+  void check(const char* function, const char* x, Index rows, Index length, bool has_weight) const {
+    const auto shape = [](Index r, Index n) { return std::to_string(r) + " rows of " + std::to_string(n); };
+    if (call.rows != rows || call.length != length)
+      throw_shape_error(function,
+                        "saved holds " + shape(call.rows, call.length) + ", " + x + " has " + shape(rows, length));
+    if (call.has_weight != has_weight)
+      throw_shape_error(function, call.has_weight ? "weight is none, the forward had one"
+                                                  : "there is a weight, the forward had none");
+    if (call.in_place)
+      throw_shape_error(function, std::string("saved comes from an in-place forward, which has overwritten ") + x +
+                                      "; expected a forward whose y is not its x");
+  }
+};
+
+}  // namespace evenkeel::detail::inline EVENKEEL_ISA

@@ -1,0 +1,3 @@
+#include "core/isa_unit.hpp"
+
+EVENKEEL_ISA_UNIT(native)

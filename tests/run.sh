@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs the tests.
+#
+#   tests/run.sh [--preset dev|clang|sanitize|debug] [ctest arguments]
+#   tests/run.sh -L norms          builds and runs one family
+#   tests/run.sh -L invariants     the facts, one line each with its figure
+#
+# EVENKEEL_PRESET names the preset too. Parallelism: CMAKE_BUILD_PARALLEL_LEVEL, CTEST_PARALLEL_LEVEL.
+set -eu
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/cmake/packages.sh"
+
+preset=${EVENKEEL_PRESET:-dev}
+label=
+arguments=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --preset) preset=${2:?--preset needs a name}; shift ;;
+    --preset=*) preset=${1#*=} ;;
+    -L | --label-regex) label=${2:?-L needs a label}; arguments+=("$1" "$2"); shift ;;
+    *) arguments+=("$1") ;;
+  esac
+  shift
+done
+case $preset in
+  dev | clang | sanitize | debug) ;;
+  *) echo "tests/run.sh: no preset '$preset' with tests (dev, clang, sanitize, debug)" >&2; exit 2 ;;
+esac
+
+need_base
+need_header catch2 catch2/catch.hpp catch2/catch_all.hpp
+need_header libcli11-dev CLI/CLI.hpp
+[ "$preset" != clang ] || need_command clang clang++
+install_missing
+
+cd "$root"
+cmake --preset "$preset"
+case $label in
+  core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants)
+    target=tests_$label ;;
+  *) target=all ;;
+esac
+cmake --build "build/$preset" --target "$target"
+
+export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
+run_ctest() {
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --no-label-summary \
+    ${arguments[@]+"${arguments[@]}"}
+}
+if [ "$label" != invariants ]; then
+  run_ctest
+  exit
+fi
+
+# ctest hides what passing tests print, but keeps it in its log; the facts come first so that its summary stays last.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+run_ctest >"$log" 2>&1 || status=$?
+grep -E '^ *fact [0-9]+' "build/$preset/Testing/Temporary/LastTest.log" | sed 's/^ *//' | sort -u -k 2,2n -k 3 || true
+echo
+cat "$log"
+exit $status
