@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 namespace evenkeel {
 
@@ -20,9 +21,19 @@ class CudaError : public std::runtime_error {
 
 namespace detail {
 
-/// Out of line and never returning, so that checks cost their caller one compare.
-[[noreturn]] inline void throw_shape_error(const std::string& function, const std::string& text) {
-  throw ShapeError(function + ": " + text);
+inline void append(std::string& text, const std::string& part) { text += part; }
+inline void append(std::string& text, const char* part) { text += part; }
+template <class Number>
+  requires std::is_arithmetic_v<Number>
+void append(std::string& text, Number part) { text += std::to_string(part); }
+
+/// Throws "function: parts", one after the other. Never returns, so that checks cost their caller one compare.
+template <class... Parts>
+[[noreturn]] void throw_shape_error(const char* function, const Parts&... parts) {
+  std::string text = function;
+  text += ": ";
+  (append(text, parts), ...);
+  throw ShapeError(text);
 }
 
 }  // namespace detail

@@ -52,16 +52,15 @@ class SavedRows {
     if (call.rows < 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
   }
   void check(const char* function, const char* x, Index rows, Index length, bool has_weight) const {
-    const auto shape = [](Index r, Index n) { return std::to_string(r) + " rows of " + std::to_string(n); };
     if (call.rows != rows || call.length != length)
-      throw_shape_error(function,
-                        "saved holds " + shape(call.rows, call.length) + ", " + x + " has " + shape(rows, length));
+      throw_shape_error(function, "saved holds ", call.rows, " rows of ", call.length, ", ", x, " has ", rows, " rows of ",
+                        length);
     if (call.has_weight != has_weight)
       throw_shape_error(function, call.has_weight ? "weight is none, the forward had one"
                                                   : "there is a weight, the forward had none");
     if (call.in_place)
-      throw_shape_error(function, std::string("saved comes from an in-place forward, which has overwritten ") + x +
-                                      "; expected a forward whose y is not its x");
+      throw_shape_error(function, "saved comes from an in-place forward, which has overwritten ", x,
+                        "; expected a forward whose y is not its x");
   }
 };
 

@@ -100,10 +100,13 @@ struct Layout {
 };
 
 inline std::string text(const Layout& layout) {
+  if (layout.rank == 0) return "a scalar";
   std::string s;
-  for (int a = 0; a < layout.rank; ++a)
-    s += (a ? "x" : "") + std::to_string(layout.extent[static_cast<std::size_t>(a)]);
-  return layout.rank ? s : "a scalar";
+  for (int a = 0; a < layout.rank; ++a) {
+    if (a > 0) s += 'x';
+    s += std::to_string(layout.extent[static_cast<std::size_t>(a)]);
+  }
+  return s;
 }
 
 template <class X>
@@ -165,26 +168,25 @@ struct AxisRange {
 };
 
 inline AxisRange resolve_axes(const char* function, const char* name, const Layout& x, const Axes& axes) {
-  if (x.rank == 0) throw_shape_error(function, std::string(name) + " has no dimension, expected at least one");
+  if (x.rank == 0) throw_shape_error(function, name, " has no dimension, expected at least one");
   if (axes.count == 0) {
     if (x.rank > 1 && !x.row_major)
-      throw_shape_error(function, std::string(name) + " is column-major " + text(x) + ": its last axis (" +
-                                      std::to_string(x.rank - 1) +
-                                      ") is not its contiguous one (0); name the axis to choose between them");
+      throw_shape_error(function, name, " is column-major ", text(x), ": its last axis (", x.rank - 1,
+                        ") is not its contiguous one (0); name the axis to choose between them");
     return {x.rank - 1, x.rank - 1};
   }
   if (axes.count > x.rank)
-    throw_shape_error(function, std::to_string(axes.count) + " axes are named, " + name + " has " +
-                                    std::to_string(x.rank) + " (" + name + " is " + text(x) + ")");
+    throw_shape_error(function, axes.count, " axes are named, ", name, " has ", x.rank, " (", name, " is ", text(x),
+                      ")");
   AxisRange range;
   for (int i = 0; i < axes.count; ++i) {
     const int named = axes.axis[static_cast<std::size_t>(i)], axis = named < 0 ? named + x.rank : named;
     if (axis < 0 || axis >= x.rank)
-      throw_shape_error(function, "axis " + std::to_string(named) + " is out of range, " + name + " has " +
-                                      std::to_string(x.rank) + " axes (" + name + " is " + text(x) + ")");
+      throw_shape_error(function, "axis ", named, " is out of range, ", name, " has ", x.rank, " axes (", name, " is ",
+                        text(x), ")");
     if (i > 0 && axis != range.last + 1)
-      throw_shape_error(function, "axis " + std::to_string(named) + " does not follow axis " +
-                                      std::to_string(range.last) + ", expected neighbouring axes in ascending order");
+      throw_shape_error(function, "axis ", named, " does not follow axis ", range.last,
+                        ", expected neighbouring axes in ascending order");
     if (i == 0) range.first = axis;
     range.last = axis;
   }
@@ -228,9 +230,8 @@ AxisView<element_t<X>> view_along(const char* function, const char* name, X& x, 
   const MergedAxes outer = merge_axes(layout, 0, axes.first), reduced = merge_axes(layout, axes.first, axes.last + 1),
                    inner = merge_axes(layout, axes.last + 1, layout.rank);
   if (outer.count > 2 || reduced.count > 1 || inner.count > 1)
-    throw_shape_error(function, std::string(name) + " (" + text(layout) + ") has gaps between the axes " +
-                                    std::to_string(axes.first) + " to " + std::to_string(axes.last) +
-                                    "; expected memory in which they can be counted as one");
+    throw_shape_error(function, name, " (", text(layout), ") has gaps between the axes ", axes.first, " to ", axes.last,
+                      "; expected memory in which they can be counted as one");
   AxisView<element_t<X>> view;
   view.data = x.data();
   for (int level = 0; level < outer.count; ++level) {

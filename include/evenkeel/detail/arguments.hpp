@@ -16,7 +16,7 @@ template <class A>
 A resolved_eps(const char* function, double eps) {
   if (eps == machine_epsilon) return std::numeric_limits<A>::epsilon();
   if (!(eps >= 0) || std::isinf(eps))
-    throw_shape_error(function, "eps is " + std::to_string(eps) + ", expected a finite number of at least 0");
+    throw_shape_error(function, "eps is ", eps, ", expected a finite number of at least 0");
   return static_cast<A>(eps);
 }
 
@@ -36,7 +36,7 @@ class RowArguments {
       range_ = resolve_axes(function, name, layout_, axes);
       view_ = read_only(view_along(function, name, x, range_));
     }
-    if (view_.length == 0) throw_shape_error(function, std::string(name) + " has 0 features (" + shape() + ")");
+    if (view_.length == 0) throw_shape_error(function, name, " has 0 features (", shape(), ")");
     remember(name, view_);
   }
 
@@ -86,12 +86,11 @@ class RowArguments {
     } else {
       const Layout layout = layout_of(p);
       if (layout.size() != count)
-        throw_shape_error(function_, std::string(name) + " has " + std::to_string(layout.size()) + " values, " + name_ +
-                                         " has " + std::to_string(count) + " " + what + " (" + shape() + ")");
+        throw_shape_error(function_, name, " has ", layout.size(), " values, ", name_, " has ", count, " ", what, " (",
+                          shape(), ")");
       const MergedAxes merged = merge_axes(layout, 0, layout.rank);
       if (merged.count > 1 || (merged.count == 1 && merged.stride[0] != 1))
-        throw_shape_error(function_,
-                          std::string(name) + " (" + text(layout) + ") is strided, expected contiguous values");
+        throw_shape_error(function_, name, " (", text(layout), ") is strided, expected contiguous values");
       return p.data();
     }
   }
@@ -122,18 +121,16 @@ class RowArguments {
       static_assert(is_axis_view<X> && is_axis_view<std::remove_const_t<T>>,
                     "evenkeel: pass either AxisViews or Eigen tensors, not both in one call");
       if (t.outer != view_.outer || t.length != view_.length || t.inner != view_.inner)
-        throw_shape_error(function_, std::string(name) + " is a view of " + std::to_string(t.rows()) + " rows of " +
-                                         std::to_string(t.length) + ", " + shape());
+        throw_shape_error(function_, name, " is a view of ", t.rows(), " rows of ", t.length, ", ", shape());
       return t;
     } else {
       const Layout layout = layout_of(t);
       if (layout.rank != layout_.rank || layout.extent != layout_.extent)
-        throw_shape_error(function_, std::string(name) + " is " + text(layout) + ", " + shape());
+        throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
       const auto view = view_along(function_, name, t, range_);
       if (view.merged && view_.merged && view.merged != view_.merged)
-        throw_shape_error(function_,
-                          std::string(name) + " and " + name_ +
-                              " have different storage orders, expected the same for more than two dimensions");
+        throw_shape_error(function_, name, " and ", name_,
+                          " have different storage orders, expected the same for more than two dimensions");
       return view;
     }
   }
@@ -176,10 +173,9 @@ class RowArguments {
           out.length_stride == other.length_stride)
         continue;
       if (!interleaved(out, other))
-        throw_shape_error(function_,
-                          std::string(name) + " overlaps " + other.name +
-                              (other.written ? ", expected memory apart from it"
-                                             : " in part, expected the same memory or memory apart from it"));
+        throw_shape_error(function_, name, " overlaps ", other.name,
+                          (other.written ? ", expected memory apart from it"
+                                         : " in part, expected the same memory or memory apart from it"));
     }
   }
 

@@ -67,12 +67,12 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     const bool tail = full < n_;
     const V mask = Short ? lane_mask<V>(0, static_cast<int>(n_)) : lane_mask<V>(W - static_cast<int>(n_ - full), W);
     if (first >= last) return;
+    const bool flat = pass_.grid.extent[0] == 1 && pass_.grid.extent[2] == 1;  // rows follow each other with one stride
     Row row{}, next_row{};
+    auto next = inputs(first), x = next;
+    auto y = outputs(first);
     for (Index r = first - 1; r < last; ++r) {
       const bool writing = r >= first, reading = r + 1 < last;
-      const auto x = inputs(writing ? r : first);
-      const auto next = inputs(reading ? r + 1 : r);
-      const auto y = outputs(writing ? r : first);
       const auto last_packs = load_tail<Short>(x);
       const Start start = start_of(next, reading ? r + 1 : r);
       Sums sums;
@@ -95,6 +95,9 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
         if (tail) write_tail<Short>(local, row, last_packs, y);
       }
       row = next_row;
+      x = next;
+      if (r + 2 < last) next = flat ? after(next, pass_.inputs) : inputs(r + 2);
+      if (writing && reading) y = flat ? after(y, pass_.outputs) : outputs(r + 1);
     }
     local.features.flush();
   }
@@ -259,11 +262,22 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   template <class T>
   EVENKEEL_HOST T* row_of(const Rows<T>& rows, Index r) const {
     const auto& extent = pass_.grid.extent;
-    if (extent[0] == 1 && extent[2] == 1) return rows.data + r * rows.stride[1];
     const Index k = r % extent[2], o = r / extent[2];
     return rows.data + o / extent[1] * rows.stride[0] + o % extent[1] * rows.stride[1] + k * rows.stride[2];
   }
   EVENKEEL_HOST None row_of(None, Index) const { return none; }
+  template <class T>
+  EVENKEEL_HOST static T* row_after(T* row, const Rows<T>& rows) {
+    return row + rows.stride[1];
+  }
+  EVENKEEL_HOST static None row_after(None, None) { return none; }
+  template <class Pointers, class... T>
+  EVENKEEL_HOST static Pointers after(const Pointers& row, const std::tuple<T...>& rows) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+      return Pointers(row_after(std::get<I>(row), std::get<I>(rows))...);
+    }
+    (std::index_sequence_for<T...>{});
+  }
   EVENKEEL_HOST auto inputs(Index r) const {
     return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
       return std::tuple(row_of(std::get<I>(pass_.inputs), r)...);

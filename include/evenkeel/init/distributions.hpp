@@ -48,7 +48,7 @@ std::string value_text(V value) {
 }
 
 inline void require(bool ok, const char* function, const char* argument, double got, const char* expected) {
-  if (!ok) throw_shape_error(function, std::string(argument) + " is " + value_text(got) + ", expected " + expected);
+  if (!ok) throw_shape_error(function, argument, " is ", value_text(got), ", expected ", expected);
 }
 
 /// The number of elements, once the tensor is known to have no gaps.
@@ -59,9 +59,9 @@ Index contiguous_size(const char* function, const Tensor& tensor) {
     const bool gaps = (tensor.innerSize() > 1 && tensor.innerStride() != 1) ||
                       (tensor.outerSize() > 1 && tensor.outerStride() != tensor.innerSize());
     if (size > 0 && gaps) {
-      throw_shape_error(function, "the tensor has strides " + value_text(tensor.innerStride()) + " and " +
-                                      value_text(tensor.outerStride()) + ", expected 1 and " +
-                                      value_text(tensor.innerSize()) + ", elements without gaps");
+      throw_shape_error(function, "the tensor has strides ", value_text(tensor.innerStride()), " and ",
+                        value_text(tensor.outerStride()), ", expected 1 and ", value_text(tensor.innerSize()),
+                        ", elements without gaps");
     }
   }
   return size;
@@ -72,7 +72,7 @@ void fill_uniform(const char* function, T* data, Index size, double lo, double h
   require(size >= 0, function, "size", static_cast<double>(size), "at least 0");
   require(std::isfinite(hi - lo), function, "hi - lo", hi - lo, "a finite number");
   if (lo > hi) {
-    throw_shape_error(function, "lo is " + value_text(lo) + " and hi is " + value_text(hi) + ", expected lo <= hi");
+    throw_shape_error(function, "lo is ", value_text(lo), " and hi is ", value_text(hi), ", expected lo <= hi");
   }
   source.fill_uniform(data, size, lo, hi);
 }

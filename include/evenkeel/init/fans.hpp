@@ -47,21 +47,19 @@ inline Index named_extent(std::span<const Index> shape, const std::string& shape
   const auto rank = static_cast<Index>(shape.size());
   const std::string prefix = std::string("axes.") + argument;
   if (axes.empty()) {
-    throw_shape_error("fans_of", prefix + " names no axis, expected at least one (" + shape_text + ")");
+    throw_shape_error("fans_of", prefix, " names no axis, expected at least one (", shape_text, ")");
   }
   Index extent = 1;
   for (const Index named : axes) {
     const Index axis = named < 0 ? named + rank : named;
     if (axis < 0 || axis >= rank) {
-      throw_shape_error("fans_of", prefix + " names axis " + std::to_string(named) + ", expected one from " +
-                                       std::to_string(-rank) + " to " + std::to_string(rank - 1) + " (" + shape_text +
-                                       ")");
+      throw_shape_error("fans_of", prefix, " names axis ", named, ", expected one from ", -rank, " to ", rank - 1, " (",
+                        shape_text, ")");
     }
     const auto place = static_cast<std::size_t>(axis);
     if (taken[place]) {
-      throw_shape_error("fans_of", prefix + " names axis " + std::to_string(named) +
-                                       ", which is named already, expected every axis at most once (" + shape_text +
-                                       ")");
+      throw_shape_error("fans_of", prefix, " names axis ", named,
+                        ", which is named already, expected every axis at most once (", shape_text, ")");
     }
     taken[place] = true;
     extent *= shape[place];
@@ -90,14 +88,12 @@ inline Index named_extent(std::span<const Index> shape, const std::string& shape
 inline Fans fans_of(std::span<const Index> shape, const FanAxes& axes) {
   const std::string shape_text = "shape is " + (shape.empty() ? "()" : detail::list_text(shape, "x"));
   if (shape.size() < 2) {
-    detail::throw_shape_error("fans_of", "shape has " + std::to_string(shape.size()) +
-                                             (shape.size() == 1 ? " axis" : " axes") +
-                                             ", a fan needs at least two axes (" + shape_text + ")");
+    detail::throw_shape_error("fans_of", "shape has ", shape.size(), (shape.size() == 1 ? " axis" : " axes"),
+                              ", a fan needs at least two axes (", shape_text, ")");
   }
   for (const Index extent : shape) {
     if (extent < 0) {
-      detail::throw_shape_error(
-          "fans_of", "shape has extent " + std::to_string(extent) + ", expected at least 0 (" + shape_text + ")");
+      detail::throw_shape_error("fans_of", "shape has extent ", extent, ", expected at least 0 (", shape_text, ")");
     }
   }
   std::vector<bool> taken(shape.size(), false);
@@ -107,9 +103,8 @@ inline Fans fans_of(std::span<const Index> shape, const FanAxes& axes) {
   const bool outputs_grouped = axes.grouped == GroupedAxis::output;
   Index& grouped = outputs_grouped ? fans.out : fans.in;
   if (axes.groups < 1 || grouped % axes.groups != 0) {
-    detail::throw_shape_error("fans_of", "axes.groups is " + std::to_string(axes.groups) +
-                                             ", expected a divisor of the " + std::to_string(grouped) +
-                                             (outputs_grouped ? " outputs" : " inputs") + " (" + shape_text + ")");
+    detail::throw_shape_error("fans_of", "axes.groups is ", axes.groups, ", expected a divisor of the ", grouped,
+                              (outputs_grouped ? " outputs" : " inputs"), " (", shape_text, ")");
   }
   grouped /= axes.groups;
 
@@ -128,8 +123,8 @@ inline Fans fans_of(std::initializer_list<Index> shape, const FanAxes& axes) {
 /// The fans of a dense layer, however its weight is stored. Throws ShapeError for a negative count.
 inline Fans fans_of_linear(Index in, Index out) {
   if (in < 0 || out < 0) {
-    detail::throw_shape_error("fans_of_linear", (in < 0 ? "in is " : "out is ") + std::to_string(in < 0 ? in : out) +
-                                                    ", expected at least 0");
+    detail::throw_shape_error("fans_of_linear", (in < 0 ? "in is " : "out is "), in < 0 ? in : out,
+                              ", expected at least 0");
   }
   return {.in = in, .out = out};
 }

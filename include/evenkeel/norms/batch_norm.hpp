@@ -115,12 +115,12 @@ struct BatchNormGradientWrite {
   struct Start {};
   template <class V>
   struct Row {
-    V shift, delta, rstd, mean_dy, mean_dy_xhat;
+    V mean, rest, rstd, mean_dy, mean_dy_xhat;
   };
 
   EVENKEEL_MATH template <class V, class S, class W>
   EVENKEEL_HD void write(Values<V, 1>& dx, const Row<S>& row, const V& dy, const V& x, const W& weight) const {
-    const V xhat = StandardizeRow<S>{row.shift, row.delta, row.rstd}.xhat(x);
+    const V xhat = StandardizeRow<S>{row.mean, row.rest, row.rstd}.xhat(x);
     const V centred = dy - row.mean_dy;
     const V tangent = centred - xhat * row.mean_dy_xhat;
     dx[0] = AffineMath<false, None>::pull(V(tangent * row.rstd), weight);
@@ -145,7 +145,7 @@ class BatchNormSaved {
   Moments<A> moments(Index channel) const {
     return {static_cast<std::int64_t>(count_), field(0, channel), field(1, channel), field(3, channel)};
   }
-  A mean(Index channel) const { return field(0, channel) + field(1, channel); }
+  A mean(Index channel) const { return field(0, channel); }
   A rstd(Index channel) const { return field(2, channel); }
 
   /// Makes room for a forward and a backward over x, so that neither allocates.
@@ -162,7 +162,7 @@ class BatchNormSaved {
   Index count_ = 0;  // values per channel; 0: nothing saved yet
   Axes axis_;
   bool has_weight_ = false, in_place_ = false;
-  typename Storage::template Buffer<A> statistics_;  // (shift | delta | rstd | M2, channels)
+  typename Storage::template Buffer<A> statistics_;  // (mean | rest | rstd | M2, channels)
   typename Storage::template Buffer<A> scratch_;     // (7, channels)
 };
 
@@ -189,8 +189,8 @@ void batch_norm(const Device& device, const X& x, const Weight& weight, const Bi
   const A eps = resolved_eps<A>(function, options.eps);
   const Index channels = grid.length, count = grid.rows();
   if (count < 2)
-    throw_shape_error(function, "x has " + std::to_string(count) +
-                                    " values per channel, expected 2 or more in training (" + arguments.shape() + ")");
+    throw_shape_error(function, "x has ", count, " values per channel, expected 2 or more in training (",
+                      arguments.shape(), ")");
   saved.channels_ = channels;
   saved.count_ = count;
   saved.axis_ = options.axis;
@@ -207,10 +207,13 @@ void batch_norm(const Device& device, const X& x, const Weight& weight, const Bi
                bytes);
   A* const statistics = saved.statistics_.data();
   for (Index c = 0; c < channels; ++c) {
-    statistics[c] = moments[c];
-    statistics[channels + c] = moments[channels + c];
-    statistics[2 * channels + c] = inverse_root(A(moments[2 * channels + c] / static_cast<A>(count) + eps));
-    statistics[3 * channels + c] = moments[2 * channels + c];
+    const A M2 = moments[2 * channels + c];
+    const auto row =
+        standardize_row(moments[c], moments[channels + c], inverse_root(A(M2 / static_cast<A>(count) + eps)));
+    statistics[c] = row.mean;
+    statistics[channels + c] = row.rest;
+    statistics[2 * channels + c] = row.rstd;
+    statistics[3 * channels + c] = M2;
   }
   const A* const known = statistics;
   channel_write(device, RowPass{BatchNormWrite<A>{}, grid, std::tuple(rows), std::tuple(w, b), std::tuple(out), known},
@@ -237,8 +240,8 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
   const RowGrid grid = arguments.grid();
   const Index channels = grid.length;
   if (saved.channels_ != channels || saved.count_ != grid.rows())
-    throw_shape_error(function, "saved holds " + std::to_string(saved.channels_) + " channels of " +
-                                    std::to_string(saved.count_) + " values, " + arguments.shape());
+    throw_shape_error(function, "saved holds ", saved.channels_, " channels of ", saved.count_, " values, ",
+                      arguments.shape());
   if (saved.has_weight_ == is_none_v<Weight>)
     throw_shape_error(function, saved.has_weight_ ? "weight is none, the forward had one"
                                                   : "there is a weight, the forward had none");
@@ -256,7 +259,7 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
   const double bytes = 2 * static_cast<double>(grid.rows()) * static_cast<double>(channels) * sizeof(*rows.data);
 
   const A* const statistics = saved.statistics_.data();
-  A* const known = saved.scratch_.data();  // (shift | delta | rstd | mean_dy | mean_dy_xhat, channels)
+  A* const known = saved.scratch_.data();  // (mean | rest | rstd | mean_dy | mean_dy_xhat, channels)
   A* const sums = known + 5 * channels;    // (dy | dy_xhat, channels)
   channel_sums(device,
                RowPass{BatchNormGradientSums<A>{}, grid, std::tuple(dy_rows, rows), std::tuple(), std::tuple(),

@@ -5,7 +5,7 @@
 ///     h = dy * weight,  dx = rstd * (h - mean(h) - xhat * mean(h * xhat))
 ///     dweight = sum over rows of dy * xhat,  dbias = sum over rows of dy
 ///
-/// The mean is computed and saved as the pair shift + delta: see detail/standardize_math.hpp, which has the math.
+/// The mean is computed and saved as a pair of numbers: see detail/standardize_math.hpp, which has the math.
 #pragma once
 
 #include "evenkeel/detail/standardize_math.hpp"
@@ -27,8 +27,8 @@ struct LayerNormOptions {
 template <class A, class Storage = HostStorage>
 class LayerNormSaved : public detail::SavedRows<A, 3, Storage> {
  public:
-  /// The mean, rounded to one number; the backward uses both halves.
-  A mean(Index row) const { return this->field(0, row) + this->field(1, row); }
+  /// The mean, rounded to one number. The backward uses what that leaves, too.
+  A mean(Index row) const { return this->field(0, row); }
   A rstd(Index row) const { return this->field(2, row); }
 };
 

@@ -192,8 +192,7 @@ class RowNormLayer {
  private:
   static Index checked(Index features) {
     if (features < 1)
-      detail::throw_shape_error(Traits::forward,
-                                "the layer has " + std::to_string(features) + " features, expected 1 or more");
+      detail::throw_shape_error(Traits::forward, "the layer has ", features, " features, expected 1 or more");
     return features;
   }
 
