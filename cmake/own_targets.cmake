@@ -9,10 +9,11 @@ if(PROJECT_IS_TOP_LEVEL)
   find_program(EVENKEEL_CCACHE ccache)
   mark_as_advanced(EVENKEEL_CCACHE)
   if(EVENKEEL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # Without these two allowances ccache does not cache units that use a precompiled header.
+    # Without these two allowances ccache does not cache units that use a precompiled header; with the base directory, and
+    # without the working directory in the hash, another clone of the same sources finds what this one has compiled.
     set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
-        "${EVENKEEL_CCACHE}")
-    set(CMAKE_CUDA_COMPILER_LAUNCHER "${EVENKEEL_CCACHE}")
+        "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${EVENKEEL_CCACHE}")
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
 endif()
 

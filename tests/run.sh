@@ -36,7 +36,7 @@ install_missing
 cd "$root"
 cmake --preset "$preset"
 case $label in
-  core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants)
+  core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants | bits)
     target=tests_$label ;;
   *) target=all ;;
 esac

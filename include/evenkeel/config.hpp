@@ -8,23 +8,35 @@
 // EVENKEEL_HD marks what host and device share. It is always inlined: packs live in registers only while nothing is a
 // call. EVENKEEL_MATH stands before `template`: one text is instantiated with device scalars and with host packs, and
 // nvcc would otherwise warn that a host-device function calls Eigen's host functions at each host instantiation.
+// Under a sanitizer nothing is forced inline: every copy would carry its checks, and a unit takes minutes to compile.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define EVENKEEL_ALWAYS_INLINE
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define EVENKEEL_ALWAYS_INLINE
+#endif
+#endif
+#if !defined(EVENKEEL_ALWAYS_INLINE)
+#define EVENKEEL_ALWAYS_INLINE __attribute__((always_inline))
+#endif
+
 #if defined(__CUDACC__)
 #define EVENKEEL_HD __host__ __device__ __forceinline__
 #define EVENKEEL_MATH _Pragma("nv_exec_check_disable")
 #else
-#define EVENKEEL_HD inline __attribute__((always_inline))
+#define EVENKEEL_HD inline EVENKEEL_ALWAYS_INLINE
 #define EVENKEEL_MATH
 #endif
 
 // The same for host functions, for lambdas (after their parameters), and the opposite for what a hot loop rarely calls.
-#define EVENKEEL_HOST inline __attribute__((always_inline))
-#define EVENKEEL_INLINE_LAMBDA __attribute__((always_inline))
+#define EVENKEEL_HOST inline EVENKEEL_ALWAYS_INLINE
+#define EVENKEEL_INLINE_LAMBDA EVENKEEL_ALWAYS_INLINE
 #define EVENKEEL_NOINLINE __attribute__((noinline))
 
 /// Traffic in bytes (read and written) from which a call is spread over a thread pool. Below it, waking threads costs
 /// more than they save: see bench/NOTES.md.
 #ifndef EVENKEEL_PARALLEL_BYTES
-#define EVENKEEL_PARALLEL_BYTES (1 << 20)
+#define EVENKEEL_PARALLEL_BYTES (1 << 24)
 #endif
 
 // Code that depends on the instruction set stands in an inline namespace of that name, so that two units built with

@@ -6,6 +6,7 @@
 #include "evenkeel/storage.hpp"
 
 #include <string>
+#include <string_view>
 
 namespace evenkeel::detail::inline EVENKEEL_ISA {
 
@@ -13,6 +14,7 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 struct SavedCall {
   Index rows = -1;  // -1: nothing saved yet
   Index length = 0;
+  const char* scalar = "";
   Axes axis;
   bool unit_offset = false;
   bool has_weight = false;
@@ -33,7 +35,9 @@ class SavedRows {
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
   void reserve(const Device&, const X& x, const Axes& axis = {}) {
-    const RowGrid grid = RowArguments<X>("reserve", "x", x, axis).grid();
+    RowArguments arguments("reserve");
+    arguments.reference("x", x, axis);
+    const RowGrid grid = arguments.grid();
     statistics.reserve(Fields * grid.rows());
     scratch.reserve(feature_scratch<A, 2>(grid.rows(), grid.length));
   }
@@ -51,10 +55,12 @@ class SavedRows {
   void check_filled(const char* function) const {
     if (call.rows < 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
   }
-  void check(const char* function, const char* x, Index rows, Index length, bool has_weight) const {
+  void check(const char* function, const char* x, Index rows, Index length, const char* scalar, bool has_weight) const {
     if (call.rows != rows || call.length != length)
-      throw_shape_error(function, "saved holds ", call.rows, " rows of ", call.length, ", ", x, " has ", rows, " rows of ",
-                        length);
+      throw_shape_error(function, "saved holds ", call.rows, " rows of ", call.length, ", ", x, " has ", rows,
+                        " rows of ", length);
+    if (std::string_view(call.scalar) != scalar)
+      throw_shape_error(function, "saved comes from ", call.scalar, " data, ", x, " is ", scalar);
     if (call.has_weight != has_weight)
       throw_shape_error(function, call.has_weight ? "weight is none, the forward had one"
                                                   : "there is a weight, the forward had none");

@@ -21,6 +21,19 @@ concept Scalar = std::is_same_v<T, float> || std::is_same_v<T, double> || is_hal
 template <Scalar T>
 using accumulator_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// The scalar's name in messages.
+template <Scalar T>
+constexpr const char* scalar_name() {
+  if constexpr (std::is_same_v<T, double>)
+    return "double";
+  else if constexpr (std::is_same_v<T, float>)
+    return "float";
+  else if constexpr (std::is_same_v<T, Eigen::half>)
+    return "half";
+  else
+    return "bfloat16";
+}
+
 /// A name for the option eps: the epsilon of the accumulator type (1.19e-7 for half, bfloat16 and float data, 2.2e-16
 /// for double). Example: `ek::rms_norm(ek::serial, x, weight, y, saved, {.eps = ek::machine_epsilon});`
 inline constexpr double machine_epsilon = -std::numeric_limits<double>::infinity();

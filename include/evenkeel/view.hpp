@@ -222,18 +222,23 @@ inline MergedAxes merge_axes(const Layout& x, int begin, int end) {
   return m;
 }
 
-/// The view of `x` along the axes first..last. Where these axes, or those inside them, cannot be counted as one (a
+/// A view whose scalar does not matter: checks are compiled once, not for each type of tensor.
+using Geometry = AxisView<const void>;
+
+template <class T, class S>
+AxisView<T> view_as(const AxisView<S>& v, T* data) {
+  return {data, v.outer, v.outer_stride, v.length, v.stride, v.inner, v.inner_stride, v.merged};
+}
+
+/// A layout seen along the axes first..last. Where these axes, or those inside them, cannot be counted as one (a
 /// strided map seen as a whole, say), that is a ShapeError.
-template <class X>
-AxisView<element_t<X>> view_along(const char* function, const char* name, X& x, const AxisRange& axes) {
-  const Layout layout = layout_of(x);
+inline Geometry geometry_along(const char* function, const char* name, const Layout& layout, const AxisRange& axes) {
   const MergedAxes outer = merge_axes(layout, 0, axes.first), reduced = merge_axes(layout, axes.first, axes.last + 1),
                    inner = merge_axes(layout, axes.last + 1, layout.rank);
   if (outer.count > 2 || reduced.count > 1 || inner.count > 1)
     throw_shape_error(function, name, " (", text(layout), ") has gaps between the axes ", axes.first, " to ", axes.last,
                       "; expected memory in which they can be counted as one");
-  AxisView<element_t<X>> view;
-  view.data = x.data();
+  Geometry view;
   for (int level = 0; level < outer.count; ++level) {
     const auto to = static_cast<std::size_t>(2 - outer.count + level), from = static_cast<std::size_t>(level);
     view.outer[to] = outer.extent[from];
@@ -247,6 +252,12 @@ AxisView<element_t<X>> view_along(const char* function, const char* name, X& x, 
   for (int a = 0; a < layout.rank; ++a)
     if (layout.extent[static_cast<std::size_t>(a)] == 0) view.outer = {0, 1};
   return view;
+}
+
+/// The view of `x` along the axes first..last.
+template <class X>
+AxisView<element_t<X>> view_along(const char* function, const char* name, X& x, const AxisRange& axes) {
+  return view_as(geometry_along(function, name, layout_of(x), axes), data_of(x));
 }
 
 }  // namespace detail::inline EVENKEEL_ISA

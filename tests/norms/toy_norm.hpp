@@ -58,8 +58,8 @@ template <class Device, class X, class W, class Y, class A>
 void toy_norm(const Device& device, const X& a, const X& b, const W& first, const W& second, Y& product, Y& sum, A* rows,
               double eps, const evenkeel::Axes& axis) {
   using namespace evenkeel::detail;
-  RowArguments<X> arguments("toy_norm", "a", a, axis);
-  const auto a_rows = arguments.first();
+  RowArguments arguments("toy_norm");
+  const auto a_rows = arguments.reference("a", a, axis);
   const auto b_rows = arguments.input("b", b);
   const auto w1 = arguments.parameter("first", first);
   const auto w2 = arguments.parameter("second", second);

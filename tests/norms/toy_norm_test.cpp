@@ -1,4 +1,5 @@
 #include "norms/toy_norm.hpp"
+
 #include "support/catch.hpp"
 
 #include <unsupported/Eigen/CXX11/Tensor>
@@ -36,8 +37,8 @@ void check_against_formula(const Device& device, ek::Index rows, ek::Index lengt
       worst = std::max(worst, std::abs(sum(r, i) - (double(a(r, i)) + b(r, i)) * rstd * second(i)));
     }
   }
-  // Values of at most 4, sums of at most 1031 terms in chains of 128: a few units in the last place.
-  CHECK(worst < 4e-6);
+  // Values of up to 30, where a row of one element is near 0: a few units in the last place.
+  CHECK(worst < 1e-5);
 }
 
 }  // namespace

@@ -20,40 +20,47 @@ A resolved_eps(const char* function, double eps) {
   return static_cast<A>(eps);
 }
 
-/// The arguments of one call, checked against the first one. Outputs must be registered after inputs: an output may be
-/// exactly the memory of an input, or apart from it, and of the other outputs.
-template <class X>
+/// The arguments of one call, checked against its reference, which is named first. Inputs and parameters come before
+/// outputs: an output may be exactly the memory of an input, or apart from it, and apart from all else.
 class RowArguments {
  public:
-  using View = AxisView<const scalar_t<X>>;
+  explicit RowArguments(const char* function) : function_(function) {}
 
-  RowArguments(const char* function, const char* name, const X& x, const Axes& axes)
-      : function_(function), name_(name) {
+  /// The tensor that the others are checked against.
+  template <class X>
+  auto reference(const char* name, const X& x, const Axes& axes) {
+    name_ = name;
     if constexpr (is_axis_view<X>) {
-      view_ = read_only(x);
+      is_view_ = true;
+      set_reference(view_as<const void>(x, x.data));
     } else {
       layout_ = layout_of(x);
-      range_ = resolve_axes(function, name, layout_, axes);
-      view_ = read_only(view_along(function, name, x, range_));
+      range_ = resolve_axes(function_, name, layout_, axes);
+      set_reference(geometry_along(function_, name, layout_, range_));
     }
-    if (view_.length == 0) throw_shape_error(function, name, " has 0 features (", shape(), ")");
-    remember(name, view_);
+    return input(name, x);
   }
 
-  const View& view() const { return view_; }
   RowGrid grid() const { return grid_of(view_); }
-  auto first() const { return rows_of(view_); }
 
   /// "x is 32x128, axis 1".
   std::string shape() const {
-    if constexpr (is_axis_view<X>) {
-      return std::string(name_) + " is a view of " + std::to_string(view_.rows()) + " rows of " +
-             std::to_string(view_.length);
-    } else {
-      std::string s = std::string(name_) + " is " + text(layout_) + ", ax";
-      if (range_.first == range_.last) return s + "is " + std::to_string(range_.first);
-      return s + "es " + std::to_string(range_.first) + " to " + std::to_string(range_.last);
+    std::string s = name_;
+    if (is_view_) {
+      s += " is a view of ";
+      append(s, view_.rows());
+      s += " rows of ";
+      append(s, view_.length);
+      return s;
     }
+    s += " is ";
+    s += text(layout_);
+    s += range_.first == range_.last ? ", axis " : ", axes ";
+    append(s, range_.first);
+    if (range_.first == range_.last) return s;
+    s += " to ";
+    append(s, range_.last);
+    return s;
   }
 
   /// An input of the same shape, or none.
@@ -62,8 +69,8 @@ class RowArguments {
     if constexpr (is_none_v<T>) {
       return none;
     } else {
-      const auto view = read_only(same_shape(name, t));
-      remember(name, view);
+      const AxisView<const scalar_t<T>> view = view_as<const scalar_t<T>>(same_shape(name, t), data_of(t));
+      remember(name, view, true);
       return rows_of(view);
     }
   }
@@ -72,31 +79,22 @@ class RowArguments {
   template <class T>
   auto output(const char* name, T& t) {
     static_assert(!std::is_const_v<element_t<T>>, "evenkeel: an output argument must have memory that can be written");
-    const auto view = same_shape(name, t);
-    check_overlap(name, view);
-    remember(name, view, true);
+    const auto view = view_as(same_shape(name, t), data_of(t));
+    check_overlap(span_of(name, view, false));
+    remember(name, view, false);
     return rows_of(view);
   }
 
-  /// A parameter, or its gradient, with one contiguous value for each of `count` features.
+  /// A parameter, or its gradient, with one contiguous value for each of the reference's features.
   template <class T>
-  auto parameter(const char* name, T& p, Index count, const char* what = "features") const {
+  auto parameter(const char* name, T& p, const char* what = "features") {
     if constexpr (is_none_v<T>) {
       return none;
     } else {
-      const Layout layout = layout_of(p);
-      if (layout.size() != count)
-        throw_shape_error(function_, name, " has ", layout.size(), " values, ", name_, " has ", count, " ", what, " (",
-                          shape(), ")");
-      const MergedAxes merged = merge_axes(layout, 0, layout.rank);
-      if (merged.count > 1 || (merged.count == 1 && merged.stride[0] != 1))
-        throw_shape_error(function_, name, " (", text(layout), ") is strided, expected contiguous values");
+      check_parameter(name, layout_of(p), what);
+      remember(name, AxisView<element_t<T>>{.data = p.data(), .length = view_.length}, false);
       return p.data();
     }
-  }
-  template <class T>
-  auto parameter(const char* name, T& p) const {
-    return parameter(name, p, view_.length);
   }
 
  private:
@@ -107,49 +105,56 @@ class RowArguments {
     RowGrid grid;
     std::array<Index, 3> stride;
     Index length_stride;
-    bool written = false;
+    bool shared;  // an input, which an output may stand in for exactly
   };
 
-  template <class T>
-  static AxisView<const T> read_only(const AxisView<T>& v) {
-    return {v.data, v.outer, v.outer_stride, v.length, v.stride, v.inner, v.inner_stride, v.merged};
+  void set_reference(const Geometry& view) {
+    view_ = view;
+    if (view_.length == 0) throw_shape_error(function_, name_, " has 0 features (", shape(), ")");
   }
 
   template <class T>
-  auto same_shape(const char* name, T& t) const {
-    if constexpr (is_axis_view<X> || is_axis_view<std::remove_const_t<T>>) {
-      static_assert(is_axis_view<X> && is_axis_view<std::remove_const_t<T>>,
-                    "evenkeel: pass either AxisViews or Eigen tensors, not both in one call");
-      if (t.outer != view_.outer || t.length != view_.length || t.inner != view_.inner)
-        throw_shape_error(function_, name, " is a view of ", t.rows(), " rows of ", t.length, ", ", shape());
-      return t;
-    } else {
-      const Layout layout = layout_of(t);
-      if (layout.rank != layout_.rank || layout.extent != layout_.extent)
-        throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
-      const auto view = view_along(function_, name, t, range_);
-      if (view.merged && view_.merged && view.merged != view_.merged)
-        throw_shape_error(function_, name, " and ", name_,
-                          " have different storage orders, expected the same for more than two dimensions");
+  Geometry same_shape(const char* name, const T& t) const {
+    if constexpr (is_axis_view<T>) {
+      const Geometry view = view_as<const void>(t, t.data);
+      if (!is_view_ || view.outer != view_.outer || view.length != view_.length || view.inner != view_.inner)
+        throw_shape_error(function_, name, " is a view of ", view.rows(), " rows of ", view.length, ", ", shape());
       return view;
+    } else {
+      return same_layout(name, layout_of(t));
     }
   }
+  Geometry same_layout(const char* name, const Layout& layout) const {
+    if (is_view_ || layout.rank != layout_.rank || layout.extent != layout_.extent)
+      throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
+    const Geometry view = geometry_along(function_, name, layout, range_);
+    if (view.merged && view_.merged && view.merged != view_.merged)
+      throw_shape_error(function_, name, " and ", name_,
+                        " have different storage orders, expected the same for more than two dimensions");
+    return view;
+  }
+  void check_parameter(const char* name, const Layout& layout, const char* what) const {
+    if (layout.size() != view_.length)
+      throw_shape_error(function_, name, " has ", layout.size(), " values, ", name_, " has ", view_.length, " ", what,
+                        " (", shape(), ")");
+    const MergedAxes merged = merge_axes(layout, 0, layout.rank);
+    if (merged.count > 1 || (merged.count == 1 && merged.stride[0] != 1))
+      throw_shape_error(function_, name, " (", text(layout), ") is strided, expected contiguous values");
+  }
 
   template <class T>
-  static Span span_of(const char* name, const AxisView<T>& v) {
+  static Span span_of(const char* name, const AxisView<T>& v, bool shared) {
     const auto data = reinterpret_cast<std::uintptr_t>(v.data);
     const Index last = (v.outer[0] - 1) * v.outer_stride[0] + (v.outer[1] - 1) * v.outer_stride[1] +
                        (v.length - 1) * v.stride + (v.inner - 1) * v.inner_stride;
     const auto bytes = static_cast<Index>(sizeof(T));
-    return {name,    data,       data + static_cast<std::uintptr_t>((last + 1) * bytes),
-            bytes,   grid_of(v), {v.outer_stride[0], v.outer_stride[1], v.inner_stride},
-            v.stride};
+    return {name,     data,       data + static_cast<std::uintptr_t>((last + 1) * bytes),
+            bytes,    grid_of(v), {v.outer_stride[0], v.outer_stride[1], v.inner_stride},
+            v.stride, shared};
   }
   template <class T>
-  void remember(const char* name, const AxisView<T>& view, bool written = false) {
-    Span& span = spans_[static_cast<std::size_t>(count_++)];
-    span = span_of(name, view);
-    span.written = written;
+  void remember(const char* name, const AxisView<T>& view, bool shared) {
+    spans_[static_cast<std::size_t>(count_++)] = span_of(name, view, shared);
   }
 
   /// Rows that interleave without touching, as the slices of a fused QKV matrix do: one level of rows, one pitch.
@@ -161,30 +166,28 @@ class RowArguments {
     const Index apart = static_cast<Index>(a.data > b.data ? a.data - b.data : b.data - a.data) % pitch;
     return apart >= row && pitch - apart >= row;
   }
-
-  template <class T>
-  void check_overlap(const char* name, const AxisView<T>& view) const {
-    if (view.rows() == 0) return;
-    const Span out = span_of(name, view);
+  void check_overlap(const Span& out) const {
+    if (view_.rows() == 0) return;
     for (int i = 0; i < count_; ++i) {
       const Span& other = spans_[static_cast<std::size_t>(i)];
       if (out.end <= other.data || other.end <= out.data) continue;
-      if (!other.written && out.data == other.data && out.bytes == other.bytes && out.stride == other.stride &&
+      if (other.shared && out.data == other.data && out.bytes == other.bytes && out.stride == other.stride &&
           out.length_stride == other.length_stride)
         continue;
       if (!interleaved(out, other))
-        throw_shape_error(function_, name, " overlaps ", other.name,
-                          (other.written ? ", expected memory apart from it"
-                                         : " in part, expected the same memory or memory apart from it"));
+        throw_shape_error(function_, out.name, " overlaps ", other.name,
+                          (other.shared ? " in part, expected the same memory or memory apart from it"
+                                        : ", expected memory apart from it"));
     }
   }
 
   const char* function_;
-  const char* name_;
+  const char* name_ = nullptr;
+  bool is_view_ = false;
   Layout layout_;
   AxisRange range_;
-  View view_;
-  std::array<Span, 12> spans_{};
+  Geometry view_;
+  std::array<Span, 12> spans_;  // the first count_ are set
   int count_ = 0;
 };
 

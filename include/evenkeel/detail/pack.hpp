@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace evenkeel::detail {
 inline namespace EVENKEEL_ISA {
@@ -85,8 +86,8 @@ struct Pack {
 template <class A>
 EVENKEEL_HOST A lane_sum(const Pack<A>& p) {
   const auto halve = [](const auto& self, const auto& v) EVENKEEL_INLINE_LAMBDA -> A {
-    constexpr int lanes = sizeof(v) / sizeof(A);
-    if constexpr (lanes == 2) {
+    constexpr int half_size = sizeof(v) / sizeof(A) / 2;
+    if constexpr (half_size == 1) {
       return v[0] + v[1];
     } else {
       typedef A Half __attribute__((vector_size(sizeof(v) / 2)));

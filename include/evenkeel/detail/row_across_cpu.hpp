@@ -1,5 +1,6 @@
 /// The CPU loop for rows whose elements are not neighbours in memory: channels before space, column-major matrices, any
-/// strides. A pack holds the same element of neighbouring rows, so every lane keeps its row's own order of summation.
+/// strides; and for rows shorter than a pack. A pack holds the same element of neighbouring rows, so every lane keeps
+/// its row's own order of summation.
 #pragma once
 
 #include "evenkeel/detail/row_kernel_cpu.hpp"

@@ -13,8 +13,8 @@ class RowsAlong;
 ///
 /// A row that is no whole number of packs ends with a pack that overlaps the one before it. Its lanes that were already
 /// counted have weight 0 in the sums and are simply written again; it is loaded before an in-place row is overwritten.
-/// A row shorter than a pack is one masked pack. There is no scalar loop: a compiler contracts those differently from
-/// one place to the next, and a row would change bits with its place in the batch.
+/// There is no scalar loop: a compiler contracts those differently from one place to the next, and a row would change
+/// bits with its place in the batch. Rows shorter than a pack are left to RowsAcross.
 template <class Math, class... X, class... P, class... Y, class KnownRows, class KeptRows>
 class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>> {
   using Pass = RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>;
@@ -28,26 +28,20 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   static constexpr int W = pack_size<A>;
 
  public:
-  /// Whether every tensor's rows are contiguous.
+  /// Whether every tensor's rows are contiguous, and no shorter than a pack.
   static bool fits(const Pass& pass) {
-    const auto contiguous = [&](const auto& rows) {
+    const auto contiguous = [](const auto& rows) {
       if constexpr (is_none_v<decltype(rows)>)
         return true;
       else
-        return rows.length_stride == 1 || pass.grid.length == 1;
+        return rows.length_stride == 1;
     };
-    return std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
+    return pass.grid.length >= W && std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
            std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
   }
 
   /// Rows first..last-1. `memory` holds the block's feature sums.
-  static void run(const Pass& pass, Index first, Index last, A* memory) {
-    RowsAlong rows(pass, memory);
-    if (pass.grid.length < W)
-      rows.template loop<true>(first, last);
-    else
-      rows.template loop<false>(first, last);
-  }
+  static void run(const Pass& pass, Index first, Index last, A* memory) { RowsAlong(pass, memory).loop(first, last); }
 
  private:
   RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {}
@@ -60,46 +54,70 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     Features features;
   };
 
-  template <bool Short>
+  /// A row of length n: pairs of packs up to `body`, one more pack up to `full`, and the tail.
+  struct Extent {
+    Index body, full;
+    V mask;  // of the tail's lanes, 1 for those that no pack before it has counted
+  };
+  Extent extent() const {
+    const Index full = n_ / W * W;
+    return {n_ / (2 * W) * (2 * W), full, lane_mask<V>(W - static_cast<int>(n_ - full), W)};
+  }
+
   void loop(Index first, Index last) {
     Local local{pass_.math, pass_.parameters, Features(memory_, n_)};
-    const Index body = Short ? 0 : n_ / (2 * W) * (2 * W), full = Short ? 0 : n_ / W * W;
-    const bool tail = full < n_;
-    const V mask = Short ? lane_mask<V>(0, static_cast<int>(n_)) : lane_mask<V>(W - static_cast<int>(n_ - full), W);
     if (first >= last) return;
+    const Extent extent = this->extent();
     const bool flat = pass_.grid.extent[0] == 1 && pass_.grid.extent[2] == 1;  // rows follow each other with one stride
-    Row row{}, next_row{};
-    auto next = inputs(first), x = next;
+    const KeptRows kept = pass_.kept;
+    const Index rows = pass_.grid.rows();
+    auto x = inputs(first), next = x;
     auto y = outputs(first);
-    for (Index r = first - 1; r < last; ++r) {
-      const bool writing = r >= first, reading = r + 1 < last;
-      const auto last_packs = load_tail<Short>(x);
-      const Start start = start_of(next, reading ? r + 1 : r);
+    const Start first_start = start_of(x, first);
+    Row row = row_values(local, first_start, first);
+    if constexpr (CanRestart<Math>) row = restarted(local, row, first_start, first);
+    keep(kept, rows, row, first);
+    for (Index r = first + 1; r < last; ++r) {
+      next = flat ? after(next, pass_.inputs) : inputs(r);
+      const Start start = start_of(next, r);
+      const auto last_packs = load_tail(x);
       Sums sums;
       set_zero(sums);
-      if (reading && writing)
-        body_loop<true, true>(local, sums, start, next, row, x, y, body);
-      else if (reading)
-        body_loop<true, false>(local, sums, start, next, row, x, y, body);
-      else
-        body_loop<false, true>(local, sums, start, next, row, x, y, body);
-      if (reading) {
-        add_rest<Short>(local, sums, start, next, body, full, tail, mask);
-        next_row = local.math.finish(total(sums), start);
-        if constexpr (CanRestart<Math>) next_row = restarted<Short>(local.math, next_row, start, reading ? r + 1 : r);
-        keep(next_row, r + 1);
-        if (Math::feature_sums > 0 && (r + 2 - first) % chain == 0) local.features.flush();
-      }
-      if (writing) {
-        if (body < full) write(local, row, x, y, body);
-        if (tail) write_tail<Short>(local, row, last_packs, y);
-      }
+      body_loop<true, true>(local, sums, start, next, row, x, y, extent.body);
+      if (extent.body < n_) add_rest(local, sums, start, next, extent);
+      Row next_row = local.math.finish(total(sums), start);
+      if constexpr (CanRestart<Math>) next_row = restarted(local, next_row, start, r);
+      keep(kept, rows, next_row, r);
+      if (Math::feature_sums > 0 && (r - first) % chain == 0) local.features.flush();
+      if (extent.body < n_) write_rest(local, row, x, last_packs, y, extent);
       row = next_row;
       x = next;
-      if (r + 2 < last) next = flat ? after(next, pass_.inputs) : inputs(r + 2);
-      if (writing && reading) y = flat ? after(y, pass_.outputs) : outputs(r + 1);
+      y = flat ? after(y, pass_.outputs) : outputs(r);
     }
+    Sums none_yet;
+    const auto last_packs = load_tail(x);
+    body_loop<false, true>(local, none_yet, Start{}, x, row, x, y, extent.body);
+    write_rest(local, row, x, last_packs, y, extent);
     local.features.flush();
+  }
+
+  /// The values of row r, without writing one: the first row of a block, and a row whose first start was a bad one.
+  /// Takes copies, since what a call can see has to stay in memory.
+  EVENKEEL_NOINLINE Row row_values(Local local, Start start, Index r) const {
+    const Extent extent = this->extent();
+    const auto x = inputs(r);
+    Sums sums;
+    set_zero(sums);
+    body_loop<true, false>(local, sums, start, x, Row{}, x, outputs(r), extent.body);
+    if (extent.body < n_) add_rest(local, sums, start, x, extent);
+    return local.math.finish(total(sums), start);
+  }
+  EVENKEEL_HOST Row restarted(const Local& local, const Row& row, const Start& start, Index r) const {
+    static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
+    const Start better = local.math.restart(start, row);
+    if (same_fields(better, start)) [[likely]]
+      return row;
+    return row_values(local, better, r);
   }
 
   /// Whole pairs of packs: sums of the next row, outputs of this one.
@@ -122,49 +140,36 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
         }
       }
       add(even, odd);
-      add(sums, even);
+      if (begin == 0)  // all of a usual row: one addition less to wait for
+        sums = even;
+      else
+        add(sums, even);
     }
   }
 
   /// The odd pack and the tail.
-  template <bool Short, class Next>
-  EVENKEEL_HOST void add_rest(Local& local, Sums& sums, const Start& start, const Next& next, Index body, Index full,
-                              bool tail, const V& mask) const {
-    if (body < full) accumulate(local, sums, start, next, body);
-    if (!tail) return;
+  template <class Next>
+  EVENKEEL_HOST void add_rest(Local& local, Sums& sums, const Start& start, const Next& next,
+                              const Extent& extent) const {
+    if (extent.body < extent.full) accumulate(local, sums, start, next, extent.body);
+    if (extent.full == n_) return;
     Sums last;
     set_zero(last);
-    const auto packs = load_tail<Short>(next);
-    const auto terms = accumulate_packs<Short>(local, last, start, packs);
-    add_masked(sums, last, mask);
+    const auto packs = load_tail(next);
+    const auto terms = accumulate_packs(local, last, start, packs);
+    add_masked(sums, last, extent.mask);
     if constexpr (Math::feature_sums > 0) {
       Values<V, Math::feature_sums> masked;
       set_zero(masked);
-      add_masked(masked, terms, mask);
-      local.features.add(tail_at<Short>(), masked);
+      add_masked(masked, terms, extent.mask);
+      local.features.add(n_ - W, masked);
     }
   }
-
-  /// Row r once more, where the first start was a bad one. Rare, so out of line.
-  template <bool Short>
-  EVENKEEL_HOST Row restarted(const Math& math, const Row& row, const Start& start, Index r) const {
-    static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
-    const Start better = math.restart(start, row);
-    if (same_fields(better, start)) [[likely]]
-      return row;
-    return once_more<Short>(better, r);
-  }
-  template <bool Short>
-  EVENKEEL_NOINLINE Row once_more(const Start start, Index r) const {
-    Local local{pass_.math, pass_.parameters, Features(nullptr, n_)};
-    const Index body = Short ? 0 : n_ / (2 * W) * (2 * W), full = Short ? 0 : n_ / W * W;
-    const V mask = Short ? lane_mask<V>(0, static_cast<int>(n_)) : lane_mask<V>(W - static_cast<int>(n_ - full), W);
-    const auto x = inputs(r);
-    Sums sums;
-    set_zero(sums);
-    body_loop<true, false>(local, sums, start, x, Row{}, x, outputs(r), body);
-    add_rest<Short>(local, sums, start, x, body, full, full < n_, mask);
-    return local.math.finish(total(sums), start);
+  template <class In, class Packs, class Out>
+  EVENKEEL_HOST void write_rest(const Local& local, const Row& row, const In& x, const Packs& last_packs, const Out& y,
+                                const Extent& extent) const {
+    if (extent.body < extent.full) write(local, row, x, y, extent.body);
+    if (extent.full < n_) write_tail(local, row, last_packs, y);
   }
 
   template <class In>
@@ -190,50 +195,31 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
   }
 
-  template <bool Short>
-  Index tail_at() const {
-    return Short ? 0 : n_ - W;
-  }
-  template <bool Short, class T>
-  EVENKEEL_HOST V load_last(const T* p) const {
-    if constexpr (Short)
-      return load_lanes<V>(p, 1, static_cast<int>(n_));
-    else
-      return load<V>(p + n_ - W);
-  }
-  template <bool Short>
-  EVENKEEL_HOST None load_last(None) const {
-    return none;
-  }
-
-  template <bool Short, class... T>
+  template <class... T>
   EVENKEEL_HOST auto load_tail(const std::tuple<T...>& x) const {
     return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
-      return std::tuple(load_last<Short>(std::get<I>(x))...);
+      return std::tuple(load_at<V>(std::get<I>(x), n_ - W)...);
     }
     (std::index_sequence_for<T...>{});
   }
-  template <bool Short, class Packs>
+  template <class Packs>
   EVENKEEL_HOST auto accumulate_packs(const Local& local, Sums& sums, const Start& start, const Packs& packs) const {
     Values<V, Math::feature_sums> terms;
     [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
         EVENKEEL_INLINE_LAMBDA {
       local.math.accumulate(sums, terms, start, std::get<I>(packs)...,
-                            load_last<Short>(std::get<J>(local.parameters))...);
+                            load_at<V>(std::get<J>(local.parameters), n_ - W)...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
     return terms;
   }
-  template <bool Short, class Packs, class Out>
+  template <class Packs, class Out>
   EVENKEEL_HOST void write_tail(const Local& local, const Row& row, const Packs& packs, const Out& y) const {
     Values<V, Math::outputs> out;
     [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
                                                               std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
-      local.math.write(out, row, std::get<I>(packs)..., load_last<Short>(std::get<J>(local.parameters))...);
-      if constexpr (Short)
-        (store_lanes<V>(std::get<K>(y), 1, static_cast<int>(n_), out[K]), ...);
-      else
-        (store<V>(std::get<K>(y) + n_ - W, out[K]), ...);
+      local.math.write(out, row, std::get<I>(packs)..., load_at<V>(std::get<J>(local.parameters), n_ - W)...);
+      (store<V>(std::get<K>(y) + n_ - W, out[K]), ...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
   }
@@ -254,9 +240,8 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   }
   EVENKEEL_HOST static None load_first(None) { return none; }
 
-  EVENKEEL_HOST void keep(Row& row, Index r) const {
-    if constexpr (!is_none_v<KeptRows>)
-      for_each_field(row, [&](int k, const A& value) { pass_.kept[k * pass_.grid.rows() + r] = value; });
+  EVENKEEL_HOST static void keep(const KeptRows& kept, Index rows, Row& row, Index r) {
+    if constexpr (!is_none_v<KeptRows>) for_each_field(row, [&](int k, const A& value) { kept[k * rows + r] = value; });
   }
 
   template <class T>

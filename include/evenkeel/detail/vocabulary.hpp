@@ -2,8 +2,9 @@
 /// kind. No Eigen, no CUDA header. A value type V brings its own words by specializing Lanes<V>; pack.hpp does so for
 /// Eigen.
 ///
-/// Rules for math that serves packs too: name every intermediate with its type (V c = x - shift, never auto), no V > 0
-/// ? :, no std functions on V; let at most one product feed a sum, so that every compiler contracts it in the same way.
+/// Rules for math that serves packs too: no V > 0 ? :, no std functions on V; let at most one product feed a sum where
+/// that is possible, since the compiler chooses which of two it contracts, and two instantiations may see it choose
+/// differently.
 #pragma once
 
 #include "evenkeel/config.hpp"

@@ -151,7 +151,9 @@ class BatchNormSaved {
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
   void reserve(const Device&, const X& x, const Axes& axis = 1) {
-    const Index channels = detail::RowArguments<X>("reserve", "x", x, axis).grid().length;
+    detail::RowArguments arguments("reserve");
+    arguments.reference("x", x, axis);
+    const Index channels = arguments.grid().length;
     statistics_.reserve(4 * channels);
     scratch_.reserve(7 * channels);
   }
@@ -180,11 +182,11 @@ void batch_norm(const Device& device, const X& x, const Weight& weight, const Bi
                 BatchNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
   using namespace detail;
   const char* const function = "batch_norm";
-  RowArguments<X> arguments(function, "x", x, options.axis);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference("x", x, options.axis);
   const RowGrid grid = arguments.grid();
-  const auto w = arguments.parameter("weight", weight, grid.length, "channels");
-  const auto b = arguments.parameter("bias", bias, grid.length, "channels");
-  const auto rows = arguments.first();
+  const auto w = arguments.parameter("weight", weight, "channels");
+  const auto b = arguments.parameter("bias", bias, "channels");
   const auto out = arguments.output("y", y);
   const A eps = resolved_eps<A>(function, options.eps);
   const Index channels = grid.length, count = grid.rows();
@@ -236,7 +238,8 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   const char* const function = "batch_norm_backward";
   if (saved.count_ == 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
-  RowArguments<X> arguments(function, "x", x, saved.axis_);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference("x", x, saved.axis_);
   const RowGrid grid = arguments.grid();
   const Index channels = grid.length;
   if (saved.channels_ != channels || saved.count_ != grid.rows())
@@ -249,11 +252,10 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
     throw_shape_error(function,
                       "saved comes from an in-place forward, which has overwritten x; expected a forward whose y "
                       "is not its x");
-  const auto rows = arguments.first();
   const auto dy_rows = arguments.input("dy", dy);
-  const auto w = arguments.parameter("weight", weight, channels, "channels");
-  const auto dw = arguments.parameter("dweight", dweight, channels, "channels");
-  const auto db = arguments.parameter("dbias", dbias, channels, "channels");
+  const auto w = arguments.parameter("weight", weight, "channels");
+  const auto dw = arguments.parameter("dweight", dweight, "channels");
+  const auto db = arguments.parameter("dbias", dbias, "channels");
   const auto out = arguments.output("dx", dx);
   saved.scratch_.reserve(7 * channels);
   const double bytes = 2 * static_cast<double>(grid.rows()) * static_cast<double>(channels) * sizeof(*rows.data);

@@ -53,21 +53,21 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   require_cpu_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
-  RowArguments<X> arguments(function, "x", x, options.axis);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference("x", x, options.axis);
   const auto added = arguments.input("residual", residual);
   const auto w = arguments.parameter("weight", weight);
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
   const RowGrid grid = arguments.grid();
-  const auto rows = arguments.first();
   const auto run = [&](const auto& outputs) {
     const auto out = std::get<0>(outputs);
     const auto kept = [&] {
       if constexpr (is_none_v<Saved>)
         return none;
       else
-        return saved.begin({grid.rows(), grid.length, options.axis, options.unit_offset, !is_none_v<Weight>,
-                            is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data});
+        return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
+                            !is_none_v<Weight>, is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data});
     }();
     with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
       const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
@@ -100,10 +100,10 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
                 "evenkeel: saved must be of the accumulator type of the data: double for double, float for the rest");
   using Terms = ParameterTerms<!is_none_v<Dweight>, !is_none_v<Dbias>>;
   saved.check_filled(function);
-  RowArguments<X> arguments(function, x_name, x, saved.call.axis);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference(x_name, x, saved.call.axis);
   const RowGrid grid = arguments.grid();
-  saved.check(function, x_name, grid.rows(), grid.length, !is_none_v<Weight>);
-  const auto rows = arguments.first();
+  saved.check(function, x_name, grid.rows(), grid.length, scalar_name<T>(), !is_none_v<Weight>);
   const auto dy_rows = arguments.input("dy", dy);
   const auto dsum_rows = arguments.input("dsum", dsum);
   const auto w = arguments.parameter("weight", weight);
@@ -149,6 +149,7 @@ class RowNormLayer {
   /// y = norm(x). y may be x, then no backward is possible.
   template <class Device, class X, class Y>
   void forward(const Device& device, const X& x, Y&& y) {
+    check_features(Traits::forward, x);
     with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
       detail::row_norm<typename Traits::Math>(Traits::forward, device, x, none, w, b, none, y, saved, options_);
     });
@@ -163,6 +164,7 @@ class RowNormLayer {
   /// sum = x + residual, y = norm(sum), in one pass.
   template <class Device, class X, class Residual, class Sum, class Y>
   void add_forward(const Device& device, const X& x, const Residual& residual, Sum&& sum, Y&& y) {
+    check_features(Traits::add_forward, x);
     with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
       detail::row_norm<typename Traits::Math>(Traits::add_forward, device, x, residual, w, b, sum, y, saved, options_);
     });
@@ -194,6 +196,17 @@ class RowNormLayer {
     if (features < 1)
       detail::throw_shape_error(Traits::forward, "the layer has ", features, " features, expected 1 or more");
     return features;
+  }
+
+  /// Without parameters there is nothing else that would notice.
+  template <class X>
+  void check_features(const char* function, const X& x) const {
+    if (affine_ != Affine::off) return;
+    detail::RowArguments arguments(function);
+    arguments.reference("x", x, options_.axis);
+    if (arguments.grid().length != features())
+      detail::throw_shape_error(function, "x has ", arguments.grid().length, " features, the layer has ", features(),
+                                " (", arguments.shape(), ")");
   }
 
   using Values = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;

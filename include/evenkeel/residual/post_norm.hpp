@@ -27,7 +27,7 @@ class PostNorm {
     norm.add_forward(device, x, branch, sum, y);
   }
 
-  /// dx is written, parameter gradients are accumulated. x is the forward's.
+  /// dx is written and may be dy, parameter gradients are accumulated. x is the forward's. Once for each forward.
   template <class Device, class Dy, class X, class Dx>
   void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx) {
     auto dsum = branch_.like(x);

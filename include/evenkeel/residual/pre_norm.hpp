@@ -32,7 +32,7 @@ class PreNorm {
     residual_sum(device, x, y, y);
   }
 
-  /// dx is written, parameter gradients are accumulated. x is the forward's.
+  /// dx is written and may be dy, parameter gradients are accumulated. x is the forward's.
   template <class Device, class Dy, class X, class Dx>
   void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx) {
     auto normed = normed_.like(x);

@@ -93,8 +93,8 @@ inline namespace EVENKEEL_ISA {
 template <class Device, class X, class F, class Y>
 void residual_sum(const Device& device, const X& x, const F& f, Y&& y,
                   accumulator_t<detail::scalar_t<const X>> scale = 1) {
-  detail::RowArguments<X> arguments("residual_sum", "x", x, detail::contiguous_axis<X>());
-  const auto rows = arguments.first();
+  detail::RowArguments arguments("residual_sum");
+  const auto rows = arguments.reference("x", x, detail::contiguous_axis<X>());
   const auto f_rows = arguments.input("f", f);
   const auto out = arguments.output("y", y);
   detail::row_pass(device, detail::RowPass{detail::ResidualSum<decltype(scale)>{scale}, arguments.grid(),

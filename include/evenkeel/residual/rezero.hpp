@@ -27,13 +27,13 @@ class ReZero {
     residual_sum(device, x, branch, y, scale());
   }
 
-  /// dx is written, parameter gradients are accumulated. x is the forward's.
+  /// dx is written and may be dy, parameter gradients are accumulated. x is the forward's. Once for each forward.
   template <class Device, class Dy, class X, class Dx>
   void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx) {
     auto branch = branch_.like(x);
     auto dbranch = dbranch_.like(x);
-    detail::RowArguments<Dy> arguments("ReZero::backward", "dy", dy, detail::contiguous_axis<Dy>());
-    const auto dy_rows = arguments.first();
+    detail::RowArguments arguments("ReZero::backward");
+    const auto dy_rows = arguments.reference("dy", dy, detail::contiguous_axis<Dy>());
     const auto f_rows = arguments.input("x", branch);
     const auto out = arguments.output("dx", dbranch);
     const Index rows = arguments.grid().rows();
@@ -44,8 +44,8 @@ class ReZero {
     double dalpha = 0;
     for (Index r = 0; r < rows; ++r) dalpha += static_cast<double>(row_sums_.data()[r]);
     *alpha.gradient() = static_cast<T>(static_cast<double>(*alpha.gradient()) + dalpha);
-    sublayer.backward(device, dbranch, x, dx);
-    residual_sum(device, dy, dx, dx);
+    sublayer.backward(device, dbranch, x, branch);  // not yet to dx, which may be dy
+    residual_sum(device, dy, branch, dx);
   }
 
   template <class F>
@@ -61,7 +61,7 @@ class ReZero {
   using A = accumulator_t<T>;
   A scale() const { return static_cast<A>(*alpha.value()); }
 
-  detail::Activation<T> branch_, dbranch_;  // (the shape of x)
+  detail::Activation<T> branch_, dbranch_;  // (the shape of x); branch_ serves the backward for its output, too
   HostBuffer<A> row_sums_;                  // (rows)
 };
 

@@ -1,0 +1,86 @@
+#pragma once
+
+#include "evenkeel/parameter.hpp"
+#include "nn/parallel.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+namespace nn {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+};
+
+/// Adam with decoupled weight decay, for the parameters that ask for decay.
+/// Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, algorithm 2.
+template <class T>
+class AdamW {
+ public:
+  explicit AdamW(std::vector<ek::ParameterRef<T>> parameters, AdamWOptions options = {})
+      : parameters_(std::move(parameters)), options_(options) {
+    for (const auto& p : parameters_) {
+      mean_.push_back(Vector::Zero(p.size));
+      square_.push_back(Vector::Zero(p.size));
+    }
+  }
+
+  void zero_gradient() {
+    for (const auto& p : parameters_) std::fill_n(p.gradient, p.size, T(0));
+  }
+
+  /// Scales all gradients so that their common norm is at most `limit`; returns the norm that they had.
+  template <class Device>
+  double clip_gradient(const Device& device, double limit) {
+    std::vector<double> squares(parameters_.size());
+    for_each_parameter(device, [&](std::size_t i, auto, auto gradient) {
+      squares[i] = gradient.template cast<double>().square().sum();
+    });
+    double sum = 0;
+    for (const double s : squares) sum += s;
+    const double norm = std::sqrt(sum);
+    if (norm > limit) {
+      for_each_parameter(device, [&](std::size_t, auto, auto gradient) { gradient *= T(limit / norm); });
+    }
+    return norm;
+  }
+
+  template <class Device>
+  void step(const Device& device, double learning_rate) {
+    ++steps_;
+    const double correction1 = 1 - std::pow(options_.beta1, steps_), correction2 = 1 - std::pow(options_.beta2, steps_);
+    const T beta1 = T(options_.beta1), beta2 = T(options_.beta2), eps = T(options_.eps);
+    const T rate = T(learning_rate / correction1), root = T(1 / std::sqrt(correction2));
+    for_each_parameter(device, [&](std::size_t i, auto value, auto gradient) {
+      Vector &mean = mean_[i], &square = square_[i];
+      if (parameters_[i].weight_decay) value *= T(1 - learning_rate * options_.weight_decay);
+      mean = beta1 * mean + (1 - beta1) * gradient;
+      square = beta2 * square + (1 - beta2) * gradient.square();
+      value -= rate * mean / (root * square.sqrt() + eps);
+    });
+  }
+
+ private:
+  using Vector = Eigen::Array<T, Eigen::Dynamic, 1>;
+
+  // f(index, value, gradient); one parameter is one task.
+  template <class Device, class F>
+  void for_each_parameter(const Device& device, const F& f) {
+    for_each_block(device, Index(parameters_.size()), [&](Index block) {
+      const auto& p = parameters_[std::size_t(block)];
+      f(std::size_t(block), Eigen::Map<Vector>(p.value, p.size), Eigen::Map<Vector>(p.gradient, p.size));
+    });
+  }
+
+  std::vector<ek::ParameterRef<T>> parameters_;
+  AdamWOptions options_;
+  std::vector<Vector> mean_, square_;  // (size of the parameter)
+  long steps_ = 0;
+};
+
+}  // namespace nn

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "evenkeel/init/initializers.hpp"
+#include "evenkeel/init/random.hpp"
+#include "evenkeel/parameter.hpp"
+#include "nn/matrix.hpp"
+#include "nn/parallel.hpp"
+
+namespace nn {
+
+/// y = x W^T without a bias, W (outputs, inputs) as in torch.
+template <class T>
+class Linear {
+ public:
+  Linear(Index inputs, Index outputs) : inputs_(inputs), outputs_(outputs), weight_("weight", inputs * outputs) {}
+
+  template <class Device>
+  void forward(const Device& device, const Input<T>& x, Output<T> y) {
+    for_each_token_block(device, x.rows(), [&](Index begin, Index count) {
+      y.middleRows(begin, count).noalias() = x.middleRows(begin, count) * weight().transpose();
+    });
+  }
+
+  template <class Device>
+  void backward(const Device& device, const Input<T>& dy, const Input<T>& x, Output<T> dx) {
+    for_each_token_block(device, x.rows(), [&](Index begin, Index count) {
+      dx.middleRows(begin, count).noalias() = dy.middleRows(begin, count) * weight();
+    });
+    accumulate_gradient(device, dy, x);
+  }
+
+  /// Each block of the gradient's rows belongs to one task and sums over all tokens, so no partial sums meet in an
+  /// order that depends on the threads. 32 rows keep several threads busy at 90% of the speed of one large product.
+  template <class Device>
+  void accumulate_gradient(const Device& device, const Input<T>& dy, const Input<T>& x) {
+    for_each_range(device, outputs_, 32, [&](Index begin, Index count) {
+      gradient().middleRows(begin, count).noalias() += dy.middleCols(begin, count).transpose() * x;
+    });
+  }
+
+  template <class F>
+  void for_each_parameter(F&& f) {
+    f(weight_.ref());
+  }
+
+  void initialize(const ek::RandomStream& stream) { ek::gpt2_normal(weight(), stream); }
+  void initialize_residual(Index layers, const ek::RandomStream& stream) {
+    ek::gpt2_residual_normal(weight(), layers, stream);
+  }
+
+  Eigen::Map<Matrix<T>> weight() { return {weight_.value(), outputs_, inputs_}; }
+  Eigen::Map<Matrix<T>> gradient() { return {weight_.gradient(), outputs_, inputs_}; }
+  Index inputs() const { return inputs_; }
+  Index outputs() const { return outputs_; }
+
+ private:
+  Index inputs_, outputs_;
+  ek::Parameter<T> weight_;
+};
+
+}  // namespace nn

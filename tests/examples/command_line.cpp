@@ -1,0 +1,183 @@
+// The trainer as its users meet it: a process with arguments, two streams and an exit status.
+#include "support/catch.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#ifdef EVENKEEL_EXAMPLES_DIR
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string trainer = std::string(EVENKEEL_EXAMPLES_DIR) + "/train_language_model";
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("evenkeel_command_line_" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return *this / name;
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run(const Folder& folder, const std::string& arguments, const std::string& before = "") {
+  const std::string command =
+      before + " '" + trainer + "' " + arguments + " >'" + folder / "out" + "' 2>'" + folder / "err" + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  const std::size_t begin = text.rfind('\n', end);
+  return text.substr(begin + 1, end - begin);
+}
+
+std::string value_of(const std::string& result, const std::string& key) {
+  const std::size_t begin = result.find(" " + key + "=");
+  if (begin == std::string::npos) return {};
+  const std::size_t value = begin + key.size() + 2;
+  return result.substr(value, result.find(' ', value) - value);
+}
+
+std::string some_text() {
+  std::string text;
+  while (text.size() < 3000) text += "The ship came about and stood on an even keel. ";
+  return text;
+}
+
+const std::string tiny = " --depth 1 --width 16 --heads 2 --context 16 --batch 2 --sample-length 20 ";
+
+}  // namespace
+
+TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "[examples]") {
+  const Folder folder;
+  const std::string text = " --data '" + folder.write("text", some_text()) + "' ";
+  const std::string curve = " --curve '" + folder / "curve.csv" + "' ";
+  struct Mistake {
+    std::string arguments, part_of_the_answer;
+  };
+  const std::vector<Mistake> mistakes{
+      {text + "--no-such-option 3", "--no-such-option"},
+      {text + "stray", "stray"},
+      {"--data '" + folder / "missing" + "'", "missing: No such file"},
+      {"--data '" + folder.write("empty", "") + "'", "empty: is empty"},
+      {"--data '" + folder / "." + "'", "is a directory"},
+      {"--data '" + folder.write("short", "A short text.") + "'", "has 13 bytes"},
+      {text + "--context 2000", "--context 2000 needs at least"},
+      {text + "--width 100 --heads 3", "--heads 3 do not divide --width 100"},
+      {text + "--width 12 --heads 4", "odd width"},
+      {text + "--width 0", "--width must be at least 1"},
+      {text + "--depth -1", "--depth must be at least 1"},
+      {text + "--heads 0", "--heads must be at least 1"},
+      {text + "--context 0", "--context must be at least 1"},
+      {text + "--batch 0", "--batch must be at least 1"},
+      {text + "--steps 0", "--steps must be at least 1"},
+      {text + "--threads 0", "--threads must be at least 1"},
+      {text + "--learning-rate 0", "--learning-rate must be positive"},
+      {text + "--learning-rate nan", "--learning-rate must be positive"},
+      {text + "--sample-length -1", "--sample-length"},
+      {text + "--steps many", "--steps"},
+      {text + "--steps", "--steps"},
+      {text + "--norm batch", "--norm must be rms or layer"},
+      {text + "--placement middle", "--placement must be pre, post or rezero"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    INFO(mistake.arguments);
+    const Outcome outcome = run(folder, curve + mistake.arguments);
+    INFO(outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK_THAT(outcome.err, support::contains_text(mistake.part_of_the_answer));
+    CHECK_FALSE(fs::exists(folder / "curve.csv"));
+    CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
+  }
+}
+
+TEST_CASE("examples: a curve that cannot be written is an error before training", "[examples]") {
+  const Folder folder;
+  const std::string text = tiny + "--steps 1 --data '" + folder.write("text", some_text()) + "' ";
+  for (const std::string& curve : {folder / "no/such/folder/curve.csv", folder / ".", std::string("/dev/null")}) {
+    INFO(curve);
+    const Outcome outcome = run(folder, text + "--curve '" + curve + "'");
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK_THAT(outcome.err, support::contains_text(curve));
+  }
+  CHECK(fs::is_character_file("/dev/null"));
+}
+
+TEST_CASE("examples: the trainer's last line, curve and silence", "[examples]") {
+  const Folder folder;
+  const std::string arguments = tiny + "--steps 5 --seed 7 --data '" + folder.write("text", some_text()) + "' ";
+  for (const std::string norm : {"rms", "layer"}) {
+    for (const std::string placement : {"pre", "post", "rezero"}) {
+      INFO(norm << ", " << placement);
+      const std::string choice = " --norm " + norm + " --placement " + placement;
+      const Outcome one = run(folder, arguments + choice + " --threads 1 --curve '" + folder / "curve.csv" + "'");
+      REQUIRE(one.status == 0);
+      CHECK(one.err.empty());  // no progress bar where nobody watches
+      const std::string result = last_line(one.out);
+      CHECK(result.rfind("RESULT language_model norm=" + norm + " placement=" + placement + " ", 0) == 0);
+      CHECK(value_of(result, "steps") == "5");
+      CHECK(value_of(result, "seed") == "7");
+      CHECK(value_of(result, "threads") == "1");
+      for (const std::string key : {"tokens_per_second", "norm_share", "seconds", "depth", "width"}) {
+        INFO(key);
+        CHECK_FALSE(value_of(result, key).empty());
+      }
+      const std::string curve = read(folder / "curve.csv");
+      CHECK(curve.rfind("step,train_loss,validation_loss,", 0) == 0);
+      CHECK(std::count(curve.begin(), curve.end(), '\n') == 6);
+      CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
+
+      const std::string other = last_line(run(folder, arguments + choice + " --threads 3").out);
+      CHECK(value_of(other, "train_loss") == value_of(result, "train_loss"));
+      CHECK(value_of(other, "validation_loss") == value_of(result, "validation_loss"));
+    }
+  }
+}
+
+TEST_CASE("examples: Ctrl-C ends the training with the curve saved", "[examples]") {
+  const Folder folder;
+  const Outcome outcome = run(folder,
+                              tiny + "--steps 100000000 --data '" + folder.write("text", some_text()) + "' --curve '" +
+                                  folder / "curve.csv" + "'",
+                              "timeout --preserve-status --signal=INT --kill-after=60 2");
+  CHECK(outcome.status == 0);
+  const std::string result = last_line(outcome.out);
+  REQUIRE(result.rfind("RESULT language_model", 0) == 0);
+  CHECK(std::stol(value_of(result, "steps")) < 100000000);
+  CHECK(last_line(read(folder / "curve.csv")).rfind(value_of(result, "steps") + ",", 0) == 0);
+}
+
+#endif
