@@ -1,12 +1,11 @@
 // Every norm, forward and backward: bytes per second, and the share of the speed of a plain copy of the same bytes
 // (counter copy_share; 1 is as fast as memcpy). Bytes are those of the activations alone. Outputs are reused.
 
+#include "evenkeel/evenkeel.hpp"
 #include "paired.hpp"
 #include "yardstick_layer_norm.hpp"
 
 #include <unsupported/Eigen/CXX11/Tensor>
-
-#include "evenkeel/evenkeel.hpp"
 
 #include <cstring>
 #include <string>
@@ -95,9 +94,8 @@ void add_rms_norm_forward(benchmark::State& state) {
 void add_rms_norm_backward(benchmark::State& state) {
   Data d(state);
   ek::add_rms_norm(ek::serial, d.x, d.dy, d.weight, d.sum, d.y, d.rms_saved);
-  against_copy(state, d, 4, [&] {
-    ek::add_rms_norm_backward(ek::serial, d.dy, d.x, d.sum, d.weight, d.rms_saved, d.y, d.dweight);
-  });
+  against_copy(state, d, 4,
+               [&] { ek::add_rms_norm_backward(ek::serial, d.dy, d.x, d.sum, d.weight, d.rms_saved, d.y, d.dweight); });
 }
 void batch_norm_forward(benchmark::State& state) {
   Data d(state);
@@ -119,8 +117,7 @@ void layer_norm_forward_threads(benchmark::State& state) {
   const Eigen::ThreadPoolDevice device(&pool, threads);
   const double bytes = 2.0 * static_cast<double>(d.rows * d.length) * sizeof(float);
   paired::run(
-      state, bytes, "times_one_thread",
-      [&] { ek::layer_norm(device, d.x, d.weight, d.bias, d.y, d.layer_saved); },
+      state, bytes, "times_one_thread", [&] { ek::layer_norm(device, d.x, d.weight, d.bias, d.y, d.layer_saved); },
       [&] { ek::layer_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.layer_saved); });
   state.counters["threads"] = threads;
 }
@@ -136,8 +133,7 @@ void layer_norm_forward_yardstick(benchmark::State& state) {
   statistics.reserve(3 * d.rows);
   const double bytes = 2.0 * static_cast<double>(d.rows * d.length) * sizeof(float);
   paired::run(
-      state, bytes, "times_yardstick",
-      [&] { ek::layer_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.layer_saved); },
+      state, bytes, "times_yardstick", [&] { ek::layer_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.layer_saved); },
       [&] {
         yardstick::layer_norm(d.x.data(), d.weight.data(), d.bias.data(), d.y.data(), d.rows, d.length, 1e-5f,
                               statistics.data());

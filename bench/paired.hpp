@@ -1,7 +1,7 @@
 #pragma once
 
-// Benchmarks that time an operation and a reference in turns, so that a noisy machine disturbs both alike. The time that
-// Google Benchmark shows is the operation's; the counters are medians of the ratios of neighbouring timings.
+// Benchmarks that time an operation and a reference in turns, so that a noisy machine disturbs both alike. The time
+// that Google Benchmark shows is the operation's; the counters are medians of the ratios of neighbouring timings.
 
 #include <benchmark/benchmark.h>
 

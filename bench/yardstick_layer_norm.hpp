@@ -1,6 +1,7 @@
 #pragma once
 
-// LayerNorm forward written by hand in intrinsics, as fast as we know how: what the library's generic loop is held against.
+// LayerNorm forward written by hand in intrinsics, as fast as we know how: what the library's generic loop is held
+// against.
 
 #include <cstddef>
 
@@ -13,7 +14,7 @@ bool available();
 std::ptrdiff_t length_step();
 
 /// y = (x - mean) * rstd * weight + bias, (rows, length) each, contiguous; statistics receives three numbers per row.
-void layer_norm(const float* x, const float* weight, const float* bias, float* y, std::ptrdiff_t rows, std::ptrdiff_t length,
-                float eps, float* statistics);
+void layer_norm(const float* x, const float* weight, const float* bias, float* y, std::ptrdiff_t rows,
+                std::ptrdiff_t length, float eps, float* statistics);
 
 }  // namespace yardstick

@@ -22,13 +22,13 @@ Result baseline(const std::vector<float>& x);
 
 #define EVENKEEL_ISA_TEXT2(name) #name
 #define EVENKEEL_ISA_TEXT(name) EVENKEEL_ISA_TEXT2(name)
-#define EVENKEEL_ISA_UNIT(unit)                                                                                   \
-  isa::Result isa::unit(const std::vector<float>& x) {                                                            \
-    Result result{EVENKEEL_ISA_TEXT(EVENKEEL_ISA), std::vector<float>(x.size())};                                 \
-    const evenkeel::AxisView<const float> in{.data = x.data(), .outer = {1, rows}, .outer_stride = {0, length},   \
-                                             .length = length};                                                   \
-    const evenkeel::AxisView<float> out{.data = result.y.data(), .outer = {1, rows}, .outer_stride = {0, length}, \
-                                        .length = length};                                                        \
-    evenkeel::layer_norm(evenkeel::serial, in, evenkeel::none, evenkeel::none, out, evenkeel::none);              \
-    return result;                                                                                                \
+#define EVENKEEL_ISA_UNIT(unit)                                                                      \
+  isa::Result isa::unit(const std::vector<float>& x) {                                               \
+    Result result{EVENKEEL_ISA_TEXT(EVENKEEL_ISA), std::vector<float>(x.size())};                    \
+    const evenkeel::AxisView<const float> in{                                                        \
+        .data = x.data(), .outer = {1, rows}, .outer_stride = {0, length}, .length = length};        \
+    const evenkeel::AxisView<float> out{                                                             \
+        .data = result.y.data(), .outer = {1, rows}, .outer_stride = {0, length}, .length = length}; \
+    evenkeel::layer_norm(evenkeel::serial, in, evenkeel::none, evenkeel::none, out, evenkeel::none); \
+    return result;                                                                                   \
   }

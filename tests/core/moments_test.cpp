@@ -1,6 +1,6 @@
-#include "support/catch.hpp"
-
 #include "evenkeel/moments.hpp"
+
+#include "support/catch.hpp"
 
 #include <cmath>
 #include <vector>
@@ -55,7 +55,8 @@ TEST_CASE("moments: an empty side returns the other side's bits") {
 }
 
 TEST_CASE("moments: a mean between two floats is not lost") {
-  // Mean 1e4, spread 1e-2: floats near 1e4 are 1e-3 apart, so a mean kept in one of them is off by up to 5% of the spread.
+  // Mean 1e4, spread 1e-2: floats near 1e4 are 1e-3 apart, so a mean kept in one of them is off by up to 5% of the
+  // spread.
   std::vector<float> low, high, all;
   for (int i = 0; i < 500; ++i) {
     const float value = 1e4f + 0.01f * std::sin(1.7f * static_cast<float>(i));

@@ -1,8 +1,7 @@
+#include "evenkeel/detail/parallel_cpu.hpp"
 #include "support/catch.hpp"
 
 #include <unsupported/Eigen/CXX11/Tensor>
-
-#include "evenkeel/detail/parallel_cpu.hpp"
 
 #include <atomic>
 #include <set>
@@ -62,8 +61,7 @@ TEST_CASE("parallel loop: loops nest, and more callers than slots still finish")
   Eigen::ThreadPool pool(3);
   const Eigen::ThreadPoolDevice device(&pool, 3);
   std::atomic<int> ran{0};
-  for_each_block(device, 100, 1e9,
-                 [&](ek::Index) { for_each_block(device, 10, 1e9, [&](ek::Index) { ++ran; }); });
+  for_each_block(device, 100, 1e9, [&](ek::Index) { for_each_block(device, 10, 1e9, [&](ek::Index) { ++ran; }); });
   CHECK(ran == 1000);
 }
 

@@ -1,8 +1,8 @@
+#include "evenkeel/view.hpp"
+
 #include "support/catch.hpp"
 
 #include <unsupported/Eigen/CXX11/Tensor>
-
-#include "evenkeel/view.hpp"
 
 #include <string>
 #include <vector>
@@ -143,7 +143,8 @@ TEST_CASE("view: wrong axes say what they are") {
   CHECK(message(x, {0, 1, 2, 3}) == "f: 4 axes are named, x has 3 (x is 2x3x4)");
   auto c = numbered_tensor<Eigen::ColMajor>();
   CHECK(message(c, {}) ==
-        "f: x is column-major 2x3x4: its last axis (2) is not its contiguous one (0); name the axis to choose between them");
+        "f: x is column-major 2x3x4: its last axis (2) is not its contiguous one (0); name the axis to choose between "
+        "them");
   Eigen::MatrixXf m(4, 6);
   CHECK_THAT(message(m, {}), support::contains_text("name the axis"));
   std::vector<float> memory(200);

@@ -1,7 +1,6 @@
-#include "support/catch.hpp"
-
 #include "evenkeel/detail/pack.hpp"
 #include "evenkeel/detail/values.hpp"
+#include "support/catch.hpp"
 
 #include <cmath>
 #include <limits>

@@ -1,10 +1,9 @@
 // One text of each norm's math, instantiated with scalars in device code and with packs in host code, in one unit.
 
-#include "support/catch.hpp"
-
 #include "evenkeel/norms/batch_norm.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
+#include "support/catch.hpp"
 
 #include <cuda_runtime.h>
 
@@ -15,14 +14,14 @@ namespace ek = evenkeel;
 
 namespace {
 
-
 using Plain = ek::detail::AffineMath<false, ek::None>;
 using Offset = ek::detail::AffineMath<true, ek::None>;
 using Terms = ek::detail::ParameterTerms<true, true>;
 
 /// One row, forward, by one thread: the least that a driver does.
 template <class Math>
-EVENKEEL_HD void forward_row(const Math& math, const float* x, const float* weight, const float* bias, float* y, int n) {
+EVENKEEL_HD void forward_row(const Math& math, const float* x, const float* weight, const float* bias, float* y,
+                             int n) {
   using namespace ek::detail;
   Values<float, Math::sums> sums{};
   Values<float, 0> terms;
@@ -96,7 +95,8 @@ constexpr int length = 77;
 
 struct Data {
   Eigen::ArrayXf x = Eigen::ArrayXf::Random(length) + 3.0f, dy = Eigen::ArrayXf::Random(length);
-  Eigen::ArrayXf weight = Eigen::ArrayXf::LinSpaced(length, 0.5f, 1.5f), bias = Eigen::ArrayXf::LinSpaced(length, -1, 1);
+  Eigen::ArrayXf weight = Eigen::ArrayXf::LinSpaced(length, 0.5f, 1.5f),
+                 bias = Eigen::ArrayXf::LinSpaced(length, -1, 1);
 };
 
 float largest_difference(const Eigen::ArrayXf& a, const Eigen::ArrayXf& b) { return (a - b).abs().maxCoeff(); }

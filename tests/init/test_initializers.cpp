@@ -45,7 +45,9 @@ double largest(const Tensor& tensor) {
 }
 
 template <class Tensor>
-concept can_fill = requires(Tensor& tensor) { ek::uniform(tensor, 0.0, 1.0, stream); };
+concept can_fill = requires(Tensor& tensor) {
+  ek::uniform(tensor, 0.0, 1.0, stream);
+};
 
 static_assert(can_fill<std::vector<double>>);
 static_assert(can_fill<Eigen::Tensor<Eigen::half, 3, Eigen::RowMajor>>);

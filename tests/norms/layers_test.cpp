@@ -63,8 +63,8 @@ void check_against_free_functions(ek::Affine affine) {
     Norm::forward(ek::serial, x, weight, bias, y, saved, options);
     Norm::backward(ek::serial, dy, x, weight, saved, dx, dweight, dbias);
   }
-  // A weight of ones and a bias of zeros change no bits of y, and a missing parameter is those. In dx the product with the
-  // weight may be contracted where there is one: a unit in the last place of gradients of a few units.
+  // A weight of ones and a bias of zeros change no bits of y, and a missing parameter is those. In dx the product with
+  // the weight may be contracted where there is one: a unit in the last place of gradients of a few units.
   CHECK((layer_y.array() == y.array()).all());
   CHECK((layer_dx - dx).cwiseAbs().maxCoeff() < (affine == ek::Affine::off ? 1e-6f : 1e-30f));
   for (const Seen& p : parameters_of(layer)) {

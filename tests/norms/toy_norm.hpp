@@ -1,7 +1,7 @@
 #pragma once
 
-// A norm that nobody needs, with everything that a driver allows: two inputs, two weights, two outputs and a row sum more
-// than its statistics take. It is written in one header, and no driver knows of it.
+// A norm that nobody needs, with everything that a driver allows: two inputs, two weights, two outputs and a row sum
+// more than its statistics take. It is written in one header, and no driver knows of it.
 //
 //     rstd = 1/sqrt(mean((a + b)^2) + eps),  product = a * b * rstd * first,  sum = (a + b) * rstd * second
 //     agreement = sum over the row of a * b * first
@@ -33,8 +33,8 @@ struct ToyMath {
     return {};
   }
   EVENKEEL_MATH template <class V, class S, class W1, class W2>
-  EVENKEEL_HD void accumulate(evenkeel::detail::Values<V, 2>& s, evenkeel::detail::Values<V, 0>&, const Start<S>&, const V& a,
-                              const V& b, const W1& first, const W2&) const {
+  EVENKEEL_HD void accumulate(evenkeel::detail::Values<V, 2>& s, evenkeel::detail::Values<V, 0>&, const Start<S>&,
+                              const V& a, const V& b, const W1& first, const W2&) const {
     const V sum = a + b;
     const V product = a * b;
     s[0] += sum * sum;
@@ -46,8 +46,8 @@ struct ToyMath {
     return {evenkeel::detail::splat<S>(1) / root, s[1]};
   }
   EVENKEEL_MATH template <class V, class S, class W1, class W2>
-  EVENKEEL_HD void write(evenkeel::detail::Values<V, 2>& out, const Row<S>& row, const V& a, const V& b, const W1& first,
-                         const W2& second) const {
+  EVENKEEL_HD void write(evenkeel::detail::Values<V, 2>& out, const Row<S>& row, const V& a, const V& b,
+                         const W1& first, const W2& second) const {
     out[0] = a * b * row.rstd * first;
     out[1] = (a + b) * row.rstd * second;
   }
@@ -55,8 +55,8 @@ struct ToyMath {
 
 /// `rows` receives rstd and agreement, (2, rows).
 template <class Device, class X, class W, class Y, class A>
-void toy_norm(const Device& device, const X& a, const X& b, const W& first, const W& second, Y& product, Y& sum, A* rows,
-              double eps, const evenkeel::Axes& axis) {
+void toy_norm(const Device& device, const X& a, const X& b, const W& first, const W& second, Y& product, Y& sum,
+              A* rows, double eps, const evenkeel::Axes& axis) {
   using namespace evenkeel::detail;
   RowArguments arguments("toy_norm");
   const auto a_rows = arguments.reference("a", a, axis);
@@ -67,8 +67,8 @@ void toy_norm(const Device& device, const X& a, const X& b, const W& first, cons
   const auto out2 = arguments.output("sum", sum);
   const RowGrid grid = arguments.grid();
   row_pass(device,
-           RowPass{ToyMath<A>{A(1) / static_cast<A>(grid.length), static_cast<A>(eps)}, grid, std::tuple(a_rows, b_rows),
-                   std::tuple(w1, w2), std::tuple(out1, out2), evenkeel::none, rows});
+           RowPass{ToyMath<A>{A(1) / static_cast<A>(grid.length), static_cast<A>(eps)}, grid,
+                   std::tuple(a_rows, b_rows), std::tuple(w1, w2), std::tuple(out1, out2), evenkeel::none, rows});
 }
 
 }  // namespace toy

@@ -78,13 +78,13 @@ struct StandardizeForward {
     const S var = max(S(squares * inv_n), splat<S>(0));
     return standardize_row(start.shift, delta, inverse_root(S(var + eps)));
   }
-  /// The sums lose delta^2/var of their precision. Where the first element lies more than 8 standard deviations from
-  /// the mean, the row starts over from its mean.
+  /// The sums lose a factor delta^2/var of their precision. Where the first element lies more than 4 standard
+  /// deviations from the mean, as one normal number in 16,000 does, the row starts over from its mean.
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Start<S> restart(const Start<S>& start, const Row<S>& row) const {
     const S delta = row.mean - start.shift;
     const S distance = delta * row.rstd;
-    return {select_less(splat<S>(64), S(distance * distance), row.mean, start.shift)};
+    return {select_less(splat<S>(16), S(distance * distance), row.mean, start.shift)};
   }
   EVENKEEL_MATH template <class V, class S, class W, class B>
   EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const W& weight, const B& bias) const {

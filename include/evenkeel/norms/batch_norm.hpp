@@ -56,7 +56,7 @@ struct MomentsMath {
   }
   /// As in StandardizeForward: a channel whose first element lies far out starts over from its mean.
   EVENKEEL_HD Start<A> restart(const Start<A>& start, const Row<A>& row) const {
-    const A limit = A(64) * row.M2 * static_cast<A>(inv_n);
+    const A limit = A(16) * row.M2 * static_cast<A>(inv_n);
     return {select_less(limit, row.delta * row.delta, start.shift + row.delta, start.shift)};
   }
 };

@@ -120,7 +120,8 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
              scratch);
   });
   put_gradient(dw, scratch, grid.length, mode);
-  put_gradient(db, scratch + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(grid.length), grid.length, mode);
+  if constexpr (!is_none_v<Dbias>)
+    put_gradient(db, scratch + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(grid.length), grid.length, mode);
 }
 
 }  // namespace EVENKEEL_ISA
