@@ -89,8 +89,9 @@ struct Layout {
   static constexpr int max_rank = Axes::max_count;
   int rank = 0;
   bool row_major = true;
-  std::array<Index, max_rank> extent{};
-  std::array<Index, max_rank> stride{};
+  std::array<Index, max_rank>
+      extent;  // the first `rank` are set: a call should not spend its time on clearing the rest
+  std::array<Index, max_rank> stride;
 
   Index size() const {
     Index product = 1;
@@ -98,6 +99,10 @@ struct Layout {
     return product;
   }
 };
+
+inline bool same_extents(const Layout& a, const Layout& b) {
+  return a.rank == b.rank && std::equal(a.extent.begin(), a.extent.begin() + a.rank, b.extent.begin());
+}
 
 inline std::string text(const Layout& layout) {
   if (layout.rank == 0) return "a scalar";
@@ -153,11 +158,10 @@ Layout layout_of(const X& x) {
   } else {
     layout.rank = 2;
     layout.row_major = X::IsRowMajor;
-    layout.extent = {x.rows(), x.cols()};
-    if (layout.row_major)
-      layout.stride = {x.outerStride(), x.innerStride()};
-    else
-      layout.stride = {x.innerStride(), x.outerStride()};
+    layout.extent[0] = x.rows();
+    layout.extent[1] = x.cols();
+    layout.stride[0] = layout.row_major ? x.outerStride() : x.innerStride();
+    layout.stride[1] = layout.row_major ? x.innerStride() : x.outerStride();
   }
   return layout;
 }
@@ -196,8 +200,8 @@ inline AxisRange resolve_axes(const char* function, const char* name, const Layo
 /// Neighbouring axes counted as one where their strides allow it.
 struct MergedAxes {
   int count = 0;
-  std::array<Index, Layout::max_rank> extent{};
-  std::array<Index, Layout::max_rank> stride{};
+  std::array<Index, Layout::max_rank> extent;  // the first `count` are set
+  std::array<Index, Layout::max_rank> stride;
   int order = 0;  // see AxisView::merged
 };
 

@@ -38,7 +38,9 @@ class RowArguments {
       range_ = resolve_axes(function_, name, layout_, axes);
       set_reference(geometry_along(function_, name, layout_, range_));
     }
-    return input(name, x);
+    const auto view = view_as<const scalar_t<X>>(view_, data_of(x));
+    remember(name, view, true);
+    return rows_of(view);
   }
 
   RowGrid grid() const { return grid_of(view_); }
@@ -125,7 +127,7 @@ class RowArguments {
     }
   }
   Geometry same_layout(const char* name, const Layout& layout) const {
-    if (is_view_ || layout.rank != layout_.rank || layout.extent != layout_.extent)
+    if (is_view_ || !same_extents(layout, layout_))
       throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
     const Geometry view = geometry_along(function_, name, layout, range_);
     if (view.merged && view_.merged && view.merged != view_.merged)

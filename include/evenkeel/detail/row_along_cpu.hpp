@@ -129,21 +129,30 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
       Sums even, odd;
       set_zero(even);
       set_zero(odd);
-      for (Index i = begin; i < end; i += 2 * W) {
-        if constexpr (Reading) {
-          accumulate(local, even, start, next, i);
-          accumulate(local, odd, start, next, i + W);
-        }
-        if constexpr (Writing) {
-          write(local, row, x, y, i);
-          write(local, row, x, y, i + W);
-        }
+      Index i = begin;
+      for (; i + 4 * W <= end; i += 4 * W) {  // two pairs a turn, in the order of one pair a turn
+        pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i);
+        pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i + 2 * W);
       }
+      if (i < end) pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i);
       add(even, odd);
       if (begin == 0)  // all of a usual row: one addition less to wait for
         sums = even;
       else
         add(sums, even);
+    }
+  }
+
+  template <bool Reading, bool Writing, class Next, class In, class Out>
+  EVENKEEL_HOST static void pair(Local& local, Sums& even, Sums& odd, const Start& start, const Next& next,
+                                 const Row& row, const In& x, const Out& y, Index i) {
+    if constexpr (Reading) {
+      accumulate(local, even, start, next, i);
+      accumulate(local, odd, start, next, i + W);
+    }
+    if constexpr (Writing) {
+      write(local, row, x, y, i);
+      write(local, row, x, y, i + W);
     }
   }
 
