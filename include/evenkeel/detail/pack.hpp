@@ -103,6 +103,14 @@ EVENKEEL_HOST A lane_sum(const Pack<A>& p) {
 
 }  // namespace EVENKEEL_ISA
 
+// g++ 12 and older warn of the undefined register that its AVX-512 intrinsics start from, wherever Eigen's functions are
+// inlined.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 template <class A>
 struct Lanes<Pack<A>> {
   using V = Pack<A>;
@@ -169,6 +177,10 @@ template <class V, class T>
 EVENKEEL_NOINLINE void store_lanes(T* p, Index stride, int count, const V& v) {
   for (int j = 0; j < count; ++j) p[j * stride] = static_cast<T>(v[j]);
 }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 /// 1 in the lanes first..last-1, else 0.
 template <class V>
