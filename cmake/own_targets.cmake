@@ -24,9 +24,13 @@ target_compile_options(evenkeel_warnings INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror>"
   # g++ reports values as uninitialized that the sanitizers' own instrumentation makes look so.
   "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<CONFIG:Sanitize>>:-Wno-maybe-uninitialized>"
-  # g++ 12 takes the undefined register that its AVX-512 intrinsics start from for a value of ours.
-  "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-maybe-uninitialized;-Wno-uninitialized>"
   "SHELL:$<$<COMPILE_LANGUAGE:CUDA>:-Werror all-warnings -Xcompiler=-Wall,-Wextra>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # It takes the undefined register that its AVX-512 intrinsics start from for a value of ours.
+  target_compile_options(evenkeel_warnings INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized;-Wno-uninitialized>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-maybe-uninitialized,-Wno-uninitialized>")
+endif()
 
 add_library(evenkeel_own INTERFACE)
 target_link_libraries(evenkeel_own INTERFACE evenkeel::evenkeel evenkeel_warnings Threads::Threads)

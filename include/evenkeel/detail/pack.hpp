@@ -103,8 +103,8 @@ EVENKEEL_HOST A lane_sum(const Pack<A>& p) {
 
 }  // namespace EVENKEEL_ISA
 
-// g++ 12 and older warn of the undefined register that its AVX-512 intrinsics start from, wherever Eigen's functions are
-// inlined.
+// g++ 12 and older warn of the undefined register that its AVX-512 intrinsics start from, wherever Eigen's functions
+// are inlined.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
