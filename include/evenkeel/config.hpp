@@ -32,6 +32,7 @@
 #define EVENKEEL_HOST inline EVENKEEL_ALWAYS_INLINE
 #define EVENKEEL_INLINE_LAMBDA EVENKEEL_ALWAYS_INLINE
 #define EVENKEEL_NOINLINE __attribute__((noinline))
+#define EVENKEEL_COLD __attribute__((noinline, cold))
 
 /// Traffic in bytes (read and written) from which a call is spread over a thread pool. Below it, waking threads costs
 /// more than they save: see bench/NOTES.md.

@@ -8,7 +8,12 @@
 #include <string_view>
 #include <utility>
 
-namespace evenkeel::inline EVENKEEL_ISA {
+namespace evenkeel {
+
+/// Which parameters a layer has.
+enum class Affine { off, weight, weight_and_bias };
+
+inline namespace EVENKEEL_ISA {
 
 /// One parameter as an optimizer sees it: pointers into the memory of the parameter's device.
 ///
@@ -51,4 +56,5 @@ class Parameter {
   typename Storage::template Buffer<T> gradient_;  // (size)
 };
 
-}  // namespace evenkeel::inline EVENKEEL_ISA
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

@@ -19,6 +19,8 @@ struct SavedCall {
   bool unit_offset = false;
   bool has_weight = false;
   bool in_place = false;
+  bool has_bias = false;
+  bool for_output = false;  // a backward from y may follow
 };
 
 /// Statistics of rows, `Fields` numbers a row, and scratch, in one storage. Grows and never shrinks.
@@ -55,7 +57,8 @@ class SavedRows {
   void check_filled(const char* function) const {
     if (call.rows < 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
   }
-  void check(const char* function, const char* x, Index rows, Index length, const char* scalar, bool has_weight) const {
+  void check(const char* function, const char* x, Index rows, Index length, const char* scalar, bool has_weight,
+             bool from_x = true) const {
     if (call.rows != rows || call.length != length)
       throw_shape_error(function, "saved holds ", call.rows, " rows of ", call.length, ", ", x, " has ", rows,
                         " rows of ", length);
@@ -64,10 +67,25 @@ class SavedRows {
     if (call.has_weight != has_weight)
       throw_shape_error(function, call.has_weight ? "weight is none, the forward had one"
                                                   : "there is a weight, the forward had none");
-    if (call.in_place)
+    if (from_x && call.in_place)
       throw_shape_error(function, "saved comes from an in-place forward, which has overwritten ", x,
                         "; expected a forward whose y is not its x");
   }
+  /// The same for a backward from y.
+  void check_output(const char* function, Index rows, Index length, const char* scalar, bool has_weight,
+                    bool has_bias) const {
+    if (!call.for_output)
+      throw_shape_error(function, "saved comes from a forward without the option backward_from_output");
+    check(function, "y", rows, length, scalar, has_weight, false);
+    if (call.has_bias != has_bias)
+      throw_shape_error(function,
+                        call.has_bias ? "bias is none, the forward had one" : "there is a bias, the forward had none");
+  }
+
+  /// For a backward from y: the features whose xhat y does not tell, and their xhat.
+  Index kept_features = 0;
+  typename Storage::template Buffer<Index> kept_index;  // (kept)
+  typename Storage::template Buffer<A> kept_xhat;       // (kept, rows)
 };
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

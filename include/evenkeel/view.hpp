@@ -235,11 +235,18 @@ AxisView<T> view_as(const AxisView<S>& v, T* data) {
 }
 
 /// A layout seen along the axes first..last. Where these axes, or those inside them, cannot be counted as one (a
-/// strided map seen as a whole, say), that is a ShapeError.
-inline Geometry geometry_along(const char* function, const char* name, const Layout& layout, const AxisRange& axes) {
-  const MergedAxes outer = merge_axes(layout, 0, axes.first), reduced = merge_axes(layout, axes.first, axes.last + 1),
-                   inner = merge_axes(layout, axes.last + 1, layout.rank);
-  if (outer.count > 2 || reduced.count > 1 || inner.count > 1)
+/// strided map seen as a whole, say), that is a ShapeError. A sample axis, the first or the last one, is kept apart: it
+/// becomes outer[0] or inner.
+inline Geometry geometry_along(const char* function, const char* name, const Layout& layout, const AxisRange& axes,
+                               int sample_axis = -1) {
+  const bool first_apart = sample_axis == 0, last_apart = sample_axis > 0;
+  const MergedAxes outer = merge_axes(layout, first_apart ? 1 : 0, axes.first),
+                   reduced = merge_axes(layout, axes.first, axes.last + 1),
+                   inner = merge_axes(layout, axes.last + 1, last_apart ? sample_axis : layout.rank);
+  if (last_apart && inner.count > 0)
+    throw_shape_error(function, name, " (", text(layout),
+                      ") has axes between the channels and the samples, expected none");
+  if (outer.count > (first_apart ? 1 : 2) || reduced.count > 1 || inner.count > 1)
     throw_shape_error(function, name, " (", text(layout), ") has gaps between the axes ", axes.first, " to ", axes.last,
                       "; expected memory in which they can be counted as one");
   Geometry view;
@@ -252,6 +259,11 @@ inline Geometry geometry_along(const char* function, const char* name, const Lay
   view.stride = reduced.count ? reduced.stride[0] : 1;
   view.inner = inner.count ? inner.extent[0] : 1;
   view.inner_stride = inner.count ? inner.stride[0] : 0;
+  if (sample_axis >= 0) {
+    const auto a = static_cast<std::size_t>(sample_axis);
+    (first_apart ? view.outer[0] : view.inner) = layout.extent[a];
+    (first_apart ? view.outer_stride[0] : view.inner_stride) = layout.stride[a];
+  }
   view.merged = std::max({outer.order, reduced.order, inner.order});
   for (int a = 0; a < layout.rank; ++a)
     if (layout.extent[static_cast<std::size_t>(a)] == 0) view.outer = {0, 1};

@@ -4,6 +4,9 @@
 #include "evenkeel/detail/values.hpp"
 #include "evenkeel/detail/vocabulary.hpp"
 
+#include <cstdint>
+#include <type_traits>
+
 namespace evenkeel::detail {
 
 /// Wraps the math of a norm with one input and one output. The norm sees the sum as it is stored, in T: so the
@@ -18,6 +21,8 @@ struct AddMath {
   using Start = typename Norm::template Start<V>;
   template <class V>
   using Row = typename Norm::template Row<V>;
+
+  static constexpr bool averages_shift = detail::averages_shift<Norm>;
 
   Norm norm;
 
@@ -35,10 +40,27 @@ struct AddMath {
     return norm.finish(s, start);
   }
   EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool ready(const Start<S>& start) const requires requires(const Norm& n) {
+    n.ready(start);
+  }
+  { return norm.ready(start); }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool settled(const Start<S>& start, const Row<S>& row) const requires requires(const Norm& n) {
+    n.settled(start, row);
+  }
+  { return norm.settled(start, row); }
+  EVENKEEL_MATH template <class S>
   EVENKEEL_HD Start<S> restart(const Start<S>& start, const Row<S>& row) const requires requires(const Norm& n) {
     n.restart(start, row);
   }
   { return norm.restart(start, row); }
+  static double magnitude(double x, double residual) { return Norm::magnitude(stored(x, residual)); }
+  auto careful(double largest, std::int64_t length) const {
+    const auto wide = norm.careful(largest, length);
+    return AddMath<std::remove_const_t<decltype(wide)>, T>{wide};
+  }
+  Known<double> rescaled(const Known<double>& known) const { return norm.rescaled(known); }
+  auto unscaled(const Row<double>& row) const { return norm.unscaled(row); }
   EVENKEEL_MATH template <class V, class S, class... P>
   EVENKEEL_HD void write(Values<V, 2>& out, const Row<S>& row, const V& x, const V& residual,
                          const P&... parameters) const {

@@ -1,6 +1,7 @@
 /// Checks that the public functions of norms make once, before any work, and the views that come out of them.
 #pragma once
 
+#include "evenkeel/detail/channel_math.hpp"
 #include "evenkeel/detail/row_math.hpp"
 #include "evenkeel/view.hpp"
 
@@ -26,6 +27,9 @@ class RowArguments {
  public:
   explicit RowArguments(const char* function) : function_(function) {}
 
+  /// Keeps the sample axis apart from the other reduced axes. Before the reference.
+  void keep_samples(int axis) { sample_axis_ = axis, keeps_samples_ = true; }
+
   /// The tensor that the others are checked against.
   template <class X>
   auto reference(const char* name, const X& x, const Axes& axes) {
@@ -36,11 +40,18 @@ class RowArguments {
     } else {
       layout_ = layout_of(x);
       range_ = resolve_axes(function_, name, layout_, axes);
-      set_reference(geometry_along(function_, name, layout_, range_));
+      resolve_sample_axis();
+      set_reference(geometry_along(function_, name, layout_, range_, sample_axis_));
     }
     const auto view = view_as<const scalar_t<X>>(view_, data_of(x));
     remember(name, view, true);
     return rows_of(view);
+  }
+
+  const Geometry& view() const { return view_; }
+  SampleLevel sample_level() const {
+    if (!keeps_samples_) return SampleLevel::none;
+    return is_view_ || sample_axis_ == 0 ? SampleLevel::outer : SampleLevel::inner;
   }
 
   RowGrid grid() const { return grid_of(view_); }
@@ -73,6 +84,21 @@ class RowArguments {
     } else {
       const AxisView<const scalar_t<T>> view = view_as<const scalar_t<T>>(same_shape(name, t), data_of(t));
       remember(name, view, true);
+      return rows_of(view);
+    }
+  }
+
+  /// One value for each position, the same for all channels: the reference's shape without the channel axis, or with
+  /// extent 1 there. Or none.
+  template <class T>
+  auto mask(const char* name, const T& t) {
+    if constexpr (is_none_v<T>) {
+      return none;
+    } else {
+      static_assert(!is_axis_view<T>, "evenkeel: a mask must be an Eigen tensor, matrix, array, map or vector");
+      const auto view =
+          view_as<const std::remove_const_t<element_t<const T>>>(mask_geometry(name, layout_of(t)), t.data());
+      remember(name, view, false);
       return rows_of(view);
     }
   }
@@ -115,6 +141,43 @@ class RowArguments {
     if (view_.length == 0) throw_shape_error(function_, name_, " has 0 features (", shape(), ")");
   }
 
+  void resolve_sample_axis() {
+    if (!keeps_samples_) return;
+    const int named = sample_axis_;
+    if (named < 0) sample_axis_ += layout_.rank;
+    if (sample_axis_ != 0 && sample_axis_ != layout_.rank - 1)
+      throw_shape_error(function_, "the sample axis is ", named, ", expected the first or the last axis (", shape(),
+                        ")");
+    if (sample_axis_ >= range_.first && sample_axis_ <= range_.last)
+      throw_shape_error(function_, "the sample axis ", named, " is the channel axis (", shape(), ")");
+  }
+  Geometry mask_geometry(const char* name, const Layout& mask) const {
+    const int channel = range_.first;
+    Layout layout = layout_;  // of the reference, with one channel
+    const bool full = mask.rank == layout_.rank;
+    const bool fits = !is_view_ && range_.first == range_.last && (full || mask.rank == layout_.rank - 1);
+    bool same = fits;
+    for (int a = 0, m = 0; fits && a < layout_.rank; ++a) {
+      const auto to = static_cast<std::size_t>(a), from = static_cast<std::size_t>(m);
+      if (a == channel) {
+        layout.extent[to] = 1;
+        layout.stride[to] = 0;
+        if (full) same = same && mask.extent[from] == 1, ++m;
+      } else {
+        layout.extent[to] = mask.extent[from];
+        layout.stride[to] = mask.stride[from];
+        same = same && mask.extent[from] == layout_.extent[to];
+        ++m;
+      }
+    }
+    if (!same)
+      throw_shape_error(function_, name, " is ", text(mask), ", expected one value for each position of ", name_, " (",
+                        shape(), ")");
+    Geometry view = geometry_along(function_, name, layout, range_, sample_axis_);
+    view.stride = 0;
+    return view;
+  }
+
   template <class T>
   Geometry same_shape(const char* name, const T& t) const {
     if constexpr (is_axis_view<T>) {
@@ -129,7 +192,7 @@ class RowArguments {
   Geometry same_layout(const char* name, const Layout& layout) const {
     if (is_view_ || !same_extents(layout, layout_))
       throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
-    const Geometry view = geometry_along(function_, name, layout, range_);
+    const Geometry view = geometry_along(function_, name, layout, range_, sample_axis_);
     if (view.merged && view_.merged && view.merged != view_.merged)
       throw_shape_error(function_, name, " and ", name_,
                         " have different storage orders, expected the same for more than two dimensions");
@@ -185,7 +248,8 @@ class RowArguments {
 
   const char* function_;
   const char* name_ = nullptr;
-  bool is_view_ = false;
+  bool is_view_ = false, keeps_samples_ = false;
+  int sample_axis_ = -1;
   Layout layout_;
   AxisRange range_;
   Geometry view_;

@@ -1,11 +1,8 @@
-/// The CPU loops for norms that keep one axis, the channels, and reduce all others. Two steps that can be called apart:
-/// channel_sums goes over the data and leaves the values of each channel, channel_write goes over the data again with
-/// them.
-///
-/// The math is that of row_math.hpp, with a channel in the place of a row. finish is called with sums in double,
-/// whatever the data are: a channel may have millions of elements.
+/// The CPU loops over channels: see channel_math.hpp.
 #pragma once
 
+#include "evenkeel/detail/channel_careful_cpu.hpp"
+#include "evenkeel/detail/channel_math.hpp"
 #include "evenkeel/detail/parallel_cpu.hpp"
 #include "evenkeel/detail/row_kernel_cpu.hpp"
 
@@ -14,38 +11,43 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 template <class Pass>
 class Channels;
 
-/// The pass's grid has the reduced extents, its length is the number of channels; `known` and `kept` are (members,
-/// channels); a parameter has one value for each channel.
-template <class Math, class... X, class... P, class... Y, class KnownRows, class KeptRows>
-class Channels<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>> {
-  using Pass = RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownRows, KeptRows>;
+template <class Math, class... X, class... P, class... Y, class KnownCells, class KeptCells>
+class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownCells, KeptCells>> {
+  using Pass = ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...>, KnownCells, KeptCells>;
   using A = typename Math::Scalar;
   using V = Pack<A>;
   static constexpr int W = pack_size<A>;
+  /// Packs of channels that are worked on together: two lines of a cache and more.
+  static constexpr int block_packs = 4;
 
  public:
-  explicit Channels(const Pass& pass) : pass_(pass), run_axis_(run_axis()) {
-    // Lines of the pass: one for each pair of coordinates of the two axes that are not run over.
-    const auto d = static_cast<std::size_t>(run_axis_ < 0 ? 2 : run_axis_);
-    run_ = pass.grid.extent[d];
-    first_ = (d + 1) % 3;
-    second_ = (d + 2) % 3;
+  explicit Channels(const Pass& pass) : pass_(pass), grid_(pass.grid) {
+    sort_axes();
+    along_ = touches([this](const auto& t) { return t.stride[axis_[3]]; }, false) && run() > 1;
+    packed_ = touches([](const auto& t) { return t.channel_stride; }, true);
   }
 
-  /// Packs run along a line where some reduced axis is contiguous, else over neighbouring channels.
-  Index blocks() const { return run_axis_ >= 0 ? pass_.grid.length : (pass_.grid.length + W - 1) / W; }
-
-  void sums(Index block) const {
-    if (run_axis_ >= 0)
-      sums_along(block);
-    else
-      sums_across(block * W, count_at(block));
+  /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several packs.
+  Index unit(Index group) const {
+    if (along_) return group;
+    const Index block = block_packs * W;
+    return std::min(grid_.channels, (block + group - 1) / group * group);
   }
-  void write(Index block) const {
-    if (run_axis_ >= 0)
-      write_along(block);
+
+  /// The values of the cells of channels first..last-1 of one sample.
+  void sums(Index sample, Index first, Index last) const {
+    if (grid_.count() == 0) return sums_of_nothing(sample, first, last);
+    if (along_)
+      for (Index c = first; c < last; ++c) sums_along({sample, c});
     else
-      write_across(block * W, count_at(block));
+      in_blocks(first, last, [&](auto packs, Index c, int count) { sums_across<packs>({sample, c}, count); });
+  }
+  void write(Index sample, Index first, Index last) const {
+    if (grid_.count() == 0) return;
+    if (along_)
+      for (Index c = first; c < last; ++c) write_along({sample, c});
+    else
+      in_blocks(first, last, [&](auto packs, Index c, int count) { write_across<packs>({sample, c}, count); });
   }
 
  private:
@@ -57,276 +59,519 @@ class Channels<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y...
   using Start = typename Math::template Start<S>;
   template <class S>
   using Row = typename Math::template Row<S>;
+  struct Cell {
+    Index sample, channel;
+  };
 
-  /// The reduced axis that is contiguous in every tensor, or -1.
-  int run_axis() const {
-    for (int axis = 2; axis >= 0; --axis) {
-      const auto a = static_cast<std::size_t>(axis);
-      const auto contiguous = [&](const auto& rows) {
-        if constexpr (is_none_v<decltype(rows)>)
-          return true;
-        else
-          return rows.stride[a] == 1;
-      };
-      if (pass_.grid.extent[a] > 1 &&
-          std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass_.inputs) &&
-          std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass_.outputs))
-        return axis;
-    }
-    return -1;
-  }
-  int count_at(Index block) const { return static_cast<int>(std::min<Index>(W, pass_.grid.length - block * W)); }
-
-  /// Calls f with a tuple of pointers to the start of each line of channel c.
-  template <class T, class F>
-  void for_each_line(const T& rows, Index c, const F& f) const {
-    for (Index i = 0; i < pass_.grid.extent[first_]; ++i)
-      for (Index j = 0; j < pass_.grid.extent[second_]; ++j)
-        f(std::apply([&](const auto&... r) { return std::tuple(line(r, c, i, j)...); }, rows));
-  }
-  template <class T>
-  T* line(const Rows<T>& rows, Index c, Index i, Index j) const {
-    return rows.data + c * rows.length_stride + i * rows.stride[first_] + j * rows.stride[second_];
-  }
-  None line(None, Index, Index, Index) const { return none; }
-
-  // Along: one channel, packs of neighbouring elements.
-
-  void sums_along(Index c) const {
-    const Start<A> start = start_of<A>(std::get<0>(pass_.inputs), c, [](const auto* p) { return static_cast<A>(*p); });
-    Row<A> row = pass_.math.finish(total_along(start, c), start);
-    if constexpr (CanRestart<Math>) {
-      const Start<A> better = pass_.math.restart(start, row);
-      if (!same_fields(better, start)) row = pass_.math.finish(total_along(better, c), better);
-    }
-    keep(row, c);
-  }
-
-  Total total_along(const Start<A>& start, Index c) const {
-    const int rest = static_cast<int>(run_ % W);
-    const V mask = lane_mask<V>(0, rest);
-    Total wide{};
-    Sums sums;
-    set_zero(sums);
-    Index packs = 0;
-    for_each_line(pass_.inputs, c, [&](const auto& x) EVENKEEL_INLINE_LAMBDA {
-      for (Index i = 0; i + W <= run_; i += W) {
-        accumulate(sums, start, x, [i](const auto* p) EVENKEEL_INLINE_LAMBDA { return load<V>(p + i); });
-        if (++packs == chain) flush(wide, sums), packs = 0;
-      }
-      if (rest) {
-        Sums last;
-        set_zero(last);
-        accumulate(last, start, x, [&](const auto* p) { return load_lanes<V>(p + run_ - rest, 1, rest); });
-        add_masked(sums, last, mask);
-      }
+  /// The reduced axes, innermost last: the one whose elements lie closest in the first input.
+  void sort_axes() {
+    const auto& first = std::get<0>(pass_.inputs);
+    std::sort(axis_.begin(), axis_.end(), [&](std::size_t a, std::size_t b) {
+      if ((grid_.extent[a] > 1) != (grid_.extent[b] > 1)) return grid_.extent[a] == 1;
+      return first.stride[a] > first.stride[b];
     });
-    flush(wide, sums);
-    return wide;
   }
-  static void flush(Total& wide, Sums& sums) {
-    unroll<Math::sums>([&](auto k) EVENKEEL_INLINE_LAMBDA { wide[k] += static_cast<double>(lane_sum(sums[k])); });
-    set_zero(sums);
-  }
+  Index run() const { return grid_.extent[axis_[3]]; }
 
-  void write_along(Index c) const {
-    const Row<A> row = known_row<A>([&](const A* p) { return p[c]; });
-    const auto parameters =
-        std::apply([&](const auto&... p) { return std::tuple(load_at<A>(p, c)...); }, pass_.parameters);
-    const int rest = static_cast<int>(run_ % W);
-    for (Index i = 0; i < pass_.grid.extent[first_]; ++i)
-      for (Index j = 0; j < pass_.grid.extent[second_]; ++j) {
-        const auto x = std::apply([&](const auto&... r) { return std::tuple(line(r, c, i, j)...); }, pass_.inputs);
-        const auto y = std::apply([&](const auto&... r) { return std::tuple(line(r, c, i, j)...); }, pass_.outputs);
-        for (Index k = 0; k + W <= run_; k += W)
-          put(
-              row, x, parameters, y, [k](const auto* p) EVENKEEL_INLINE_LAMBDA { return load<V>(p + k); },
-              [k](auto* p, const V& v) EVENKEEL_INLINE_LAMBDA { store<V>(p + k, v); });
-        if (rest)
-          put(
-              row, x, parameters, y, [&](const auto* p) { return load_lanes<V>(p + run_ - rest, 1, rest); },
-              [&](auto* p, const V& v) { store_lanes<V>(p + run_ - rest, 1, rest, v); });
-      }
-  }
-
-  // Across: packs of up to W neighbouring channels.
-
-  void sums_across(Index c, int count) const {
-    const auto lanes = [&](const auto* p, Index stride) { return lanes_at(p, stride, count); };
-    const auto first = [&](const auto* p, Index stride) { return lanes(p, stride); };
-    Start<V> start = start_across(c, count, first);
-    Total totals[W] = {};
-    total_across(totals, start, c, count);
-    Row<A> rows[W];
-    bool again = false;
-    Start<V> better = start;
-    for (int j = 0; j < count; ++j) {
-      const Start<A> lane = lane_of(start, j);
-      rows[j] = pass_.math.finish(totals[j], lane);
-      if constexpr (CanRestart<Math>) {
-        const Start<A> restarted = pass_.math.restart(lane, rows[j]);
-        if (!same_fields(restarted, lane)) again = true, set_lane(better, j, restarted);
-      }
-    }
-    if (again) {
-      std::fill_n(totals, W, Total{});
-      total_across(totals, better, c, count);
-      for (int j = 0; j < count; ++j) rows[j] = pass_.math.finish(totals[j], lane_of(better, j));
-    }
-    for (int j = 0; j < count; ++j) keep(rows[j], c + j);
-  }
-
-  void total_across(Total (&totals)[W], const Start<V>& start, Index c, int count) const {
-    Sums sums;
-    set_zero(sums);
-    Index links = 0;
-    const auto flush_lanes = [&] {
-      unroll<Math::sums>([&](auto k) {
-        for (int j = 0; j < count; ++j) totals[j][k] += static_cast<double>(sums[k][j]);
-      });
-      set_zero(sums);
-      links = 0;
+  /// Whether a stride is 1 in every tensor; where `repeated` allows it, 0 in inputs.
+  template <class F>
+  bool touches(const F& stride, bool repeated) const {
+    const auto one = [&]<class T>(const T& t, bool zero) {
+      if constexpr (is_none_v<T>)
+        return true;
+      else
+        return stride(t) == 1 || (zero && stride(t) == 0);
     };
-    for_each_element(c, [&](const auto& x, const auto&) {
-      accumulate(sums, start, x, [&](const auto& p) { return lanes_at(p.data, p.stride, count); });
-      if (++links == chain) flush_lanes();
-    });
-    flush_lanes();
+    return std::apply([&](const auto&... t) { return (one(t, repeated) && ...); }, pass_.inputs) &&
+           std::apply([&](const auto&... t) { return (one(t, false) && ...); }, pass_.outputs);
   }
 
-  void write_across(Index c, int count) const {
-    const Row<V> row = known_row<V>([&](const A* p) { return load_lanes<V>(p + c, 1, count); });
-    const auto parameters = std::apply(
-        [&](const auto&... p) {
-          const auto lanes = [&]<class T>(const T& q) {
-            if constexpr (is_none_v<T>)
-              return none;
-            else
-              return load_lanes<V>(q + c, 1, count);
-          };
-          return std::tuple(lanes(p)...);
-        },
-        pass_.parameters);
-    for_each_element(c, [&](const auto& x, const auto& y) {
-      put(
-          row, x, parameters, y, [&](const auto& p) { return lanes_at(p.data, p.stride, count); },
-          [&](const auto& p, const V& v) {
-            if (count == W && p.stride == 1)
-              store<V>(p.data, v);
-            else
-              store_lanes<V>(p.data, p.stride, count, v);
-          });
-    });
-  }
-
-  /// A pack of channels of one tensor at one place.
   template <class T>
-  struct Lane {
+  static T* start_at(const Cells<T>& t, const Cell& cell) {
+    return t.data + cell.sample * t.sample_stride + cell.channel * t.channel_stride;
+  }
+
+  /// The first value of a cell, or the mean of a few, as a scalar or as a pack of `count` channels.
+  template <class S, class T>
+  S first_values(const Cells<T>& t, const Cell& cell, int count) const {
+    const auto at = [&](Index i) -> S {
+      const T* const p = start_at(t, cell) + i * t.stride[axis_[3]];
+      if constexpr (std::is_same_v<S, A>)
+        return static_cast<A>(*p);
+      else
+        return lanes_at(p, t.channel_stride, count);
+    };
+    const Index values = shift_values<Math>(run());
+    S sum = at(0);
+    for (Index i = 1; i < values; ++i) sum += at(i);
+    return sum * splat<S>(A(1) / static_cast<A>(values));
+  }
+
+  /// One tensor along a line of elements, or at one element of it.
+  template <class T>
+  struct Line {
     T* data;
-    Index stride;
+    Index stride;  // along the line
+    Index channel_stride;
   };
   template <class T>
-  Lane<T> lane(const Rows<T>& rows, Index c, Index i, Index j, Index k) const {
-    return {line(rows, c, i, j) + k * rows.stride[3 - first_ - second_], rows.length_stride};
+  Line<T> line(const Cells<T>& t, const Cell& cell, Index i, Index j, Index k) const {
+    return {start_at(t, cell) + i * t.stride[axis_[0]] + j * t.stride[axis_[1]] + k * t.stride[axis_[2]],
+            t.stride[axis_[3]], t.channel_stride};
   }
-  None lane(None, Index, Index, Index, Index) const { return none; }
+  None line(None, const Cell&, Index, Index, Index) const { return none; }
+  template <class T>
+  auto lines(const T& tensors, const Cell& cell, Index i, Index j, Index k) const {
+    return std::apply([&](const auto&... t) { return std::tuple(line(t, cell, i, j, k)...); }, tensors);
+  }
+  template <class F>
+  EVENKEEL_HOST void for_each_line(const F& f) const {
+    for (Index i = 0; i < grid_.extent[axis_[0]]; ++i)
+      for (Index j = 0; j < grid_.extent[axis_[1]]; ++j)
+        for (Index k = 0; k < grid_.extent[axis_[2]]; ++k) f(i, j, k);
+  }
+
+  void sums_of_nothing(Index sample, Index first, Index last) const {
+    for (Index c = first; c < last; ++c) {
+      auto row = pass_.math.finish(Total{}, Start<A>{});
+      keep(row, {sample, c});
+    }
+  }
+
+  // Along: one cell, packs of neighbouring elements.
+
+  void sums_along(const Cell& cell) const {
+    const auto first = [&](const auto& t) {
+      if constexpr (is_none_v<decltype(t)>)
+        return none;
+      else
+        return first_values<A>(t, cell, 1);
+    };
+    Start<A> start =
+        std::apply([&](const auto&... t) { return pass_.math.start(known_of<A>(cell, 1), first(t)...); }, pass_.inputs);
+    if constexpr (CheckedSums)
+      if (!Math::ready(start)) return careful_sums(cell);
+    auto row = pass_.math.finish(total_along(start, cell), start);
+    if constexpr (CheckedSums)
+      if (!Math::settled(row)) return careful_sums(cell);
+    if constexpr (CanRestartCell) {
+      const Start<A> better = pass_.math.restart(start, row);
+      if (!same_fields(better, start)) row = pass_.math.finish(total_along(better, cell), better);
+    }
+    keep(row, cell);
+  }
+
+  /// Lines are read four packs at a time, since one pack's additions wait for each other. A line that is no whole
+  /// number of packs ends with a pack that overlaps the one before it.
+  EVENKEEL_NOINLINE Total total_along(const Start<A> start, const Cell& cell) const {
+    const Index run = this->run(), whole = run / W * W;
+    const bool overlaps = run >= W;
+    const int rest = static_cast<int>(run - whole);
+    const V mask = overlaps ? lane_mask<V>(W - rest, W) : lane_mask<V>(0, rest);
+    const Math math = pass_.math;
+    const auto parameters = parameters_at<A>(cell.channel, 1);
+    Total wide{};
+    Sums a, b, c, d;
+    set_zero(a), set_zero(b), set_zero(c), set_zero(d);
+    Index links = 0;
+    const auto flush = [&]() EVENKEEL_INLINE_LAMBDA {
+      add(a, b), add(c, d), add(a, c);
+      unroll<Math::sums>([&](auto k) EVENKEEL_INLINE_LAMBDA { wide[k] += static_cast<double>(lane_sum(a[k])); });
+      set_zero(a), set_zero(b), set_zero(c), set_zero(d);
+      links = 0;
+    };
+    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
+      const auto x = lines(pass_.inputs, cell, i, j, k);
+      const auto take = [&](Sums& sums, Index at) EVENKEEL_INLINE_LAMBDA {
+        accumulate(math, sums, start, x, parameters,
+                   [at](const auto& t) EVENKEEL_INLINE_LAMBDA { return load<V>(t.data + at); });
+      };
+      Index at = 0;
+      while (whole - at >= 4 * W) {
+        const Index end = std::min(whole, at + (chain - links) * 4 * W);
+        links += (end - at) / (4 * W);
+        for (; at + 4 * W <= end; at += 4 * W) take(a, at), take(b, at + W), take(c, at + 2 * W), take(d, at + 3 * W);
+        if (links >= chain) flush();
+        if (end == whole) break;
+      }
+      if (at < whole) take(a, at), at += W;
+      if (at < whole) take(b, at), at += W;
+      if (at < whole) take(c, at), at += W;
+      if (rest > 0) {
+        Sums last;
+        set_zero(last);
+        accumulate(math, last, start, x, parameters, [&](const auto& t) {
+          return overlaps ? load<V>(t.data + run - W) : load_lanes<V>(t.data, 1, rest);
+        });
+        unroll<Math::sums>(
+            [&](auto s) EVENKEEL_INLINE_LAMBDA { d[s] += select_less(splat<V>(0), mask, last[s], splat<V>(0)); });
+      }
+      if (++links >= chain) flush();
+    });
+    flush();
+    return wide;
+  }
+
+  EVENKEEL_NOINLINE void write_along(const Cell& cell) const {
+    const Index run = this->run(), whole = run / W * W;
+    const int rest = static_cast<int>(run - whole);
+    const Math math = pass_.math;
+    const Row<A> row = row_of<A>(cell, 1);
+    if constexpr (CheckedWrite)
+      if (!Math::ready(row)) return careful_write(cell);
+    const auto parameters = parameters_at<A>(cell.channel, 1);
+    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
+      const auto x = lines(pass_.inputs, cell, i, j, k);
+      const auto y = lines(pass_.outputs, cell, i, j, k);
+      const auto loaded = [&](Index at) EVENKEEL_INLINE_LAMBDA {
+        return std::apply(
+            [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
+              return std::tuple(
+                  load_or_none(t, [at](const auto& l) EVENKEEL_INLINE_LAMBDA { return load<V>(l.data + at); })...);
+            },
+            x);
+      };
+      const auto put = [&](const auto& packs, Index at) EVENKEEL_INLINE_LAMBDA {
+        write_packs(math, row, packs, parameters, y,
+                    [at](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA { store<V>(t.data + at, v); });
+      };
+      if (whole == 0) {
+        const auto packs = std::apply(
+            [&](const auto&... t) {
+              return std::tuple(load_or_none(t, [&](const auto& l) { return load_lanes<V>(l.data, 1, rest); })...);
+            },
+            x);
+        write_packs(math, row, packs, parameters, y,
+                    [&](const auto& t, const V& v) { store_lanes<V>(t.data, 1, rest, v); });
+        return;
+      }
+      const auto tail = loaded(run - W);  // before an in-place line is overwritten
+      for (Index at = 0; at < whole; at += W) put(loaded(at), at);
+      if (rest > 0) put(tail, run - W);
+    });
+  }
+
+  // Across: packs of neighbouring channels, or of channels at any stride.
+
+  template <class F>
+  void in_blocks(Index first, Index last, const F& f) const {
+    Index c = first;
+    if (packed_)
+      for (; c + block_packs * W <= last; c += block_packs * W) f(std::integral_constant<int, block_packs>{}, c, W);
+    for (; c < last; c += W) f(std::integral_constant<int, 1>{}, c, static_cast<int>(std::min<Index>(W, last - c)));
+  }
+
+  template <int Packs>
+  void sums_across(const Cell& cell, int count) const {
+    Start<V> start[Packs];
+    unroll<Packs>([&](auto b) {
+      const Cell here{cell.sample, cell.channel + b * W};
+      const auto first = [&](const auto& t) {
+        if constexpr (is_none_v<decltype(t)>)
+          return none;
+        else
+          return first_values<V>(t, here, count);
+      };
+      start[b] = std::apply([&](const auto&... t) { return pass_.math.start(known_of<V>(here, count), first(t)...); },
+                            pass_.inputs);
+    });
+    Total totals[Packs][W] = {};
+    total_across<Packs>(totals, start, cell, count);
+    using Finished = decltype(pass_.math.finish(totals[0][0], Start<A>{}));
+    Finished rows[Packs][W];
+    bool again = false;
+    for (int b = 0; b < Packs; ++b)
+      for (int j = 0; j < count; ++j) {
+        const Start<A> lane = lane_of(start[b], j);
+        rows[b][j] = pass_.math.finish(totals[b][j], lane);
+        if constexpr (CanRestartCell) {
+          const Start<A> better = pass_.math.restart(lane, rows[b][j]);
+          if (!same_fields(better, lane)) again = true, set_lane(start[b], j, better);
+        }
+      }
+    if (again) {
+      for (auto& pack : totals) std::fill_n(pack, W, Total{});
+      total_across<Packs>(totals, start, cell, count);
+      for (int b = 0; b < Packs; ++b)
+        for (int j = 0; j < count; ++j) rows[b][j] = pass_.math.finish(totals[b][j], lane_of(start[b], j));
+    }
+    for (int b = 0; b < Packs; ++b)
+      for (int j = 0; j < count; ++j) {
+        const Cell here{cell.sample, cell.channel + b * W + j};
+        if constexpr (CheckedSums)
+          if (!Math::ready(lane_of(start[b], j)) || !Math::settled(rows[b][j])) {
+            careful_sums(here);
+            continue;
+          }
+        keep(rows[b][j], here);
+      }
+  }
+
+  template <int Packs>
+  EVENKEEL_NOINLINE void total_across(Total (&totals)[Packs][W], const Start<V> (&start)[Packs], const Cell& cell,
+                                      int count) const {
+    const Math math = pass_.math;
+    const auto parameters = parameter_packs<Packs>(cell.channel, count);
+    Start<V> starts[Packs];
+    std::copy_n(start, Packs, starts);
+    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
+      for (Index begin = 0; begin < run(); begin += chain) {
+        Sums sums[Packs];
+        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { set_zero(sums[b]); });
+        auto x = at_element(lines(pass_.inputs, cell, i, j, k), begin);
+        const Index end = std::min(run(), begin + chain);
+        for (Index e = begin; e < end; ++e) {
+          unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
+            accumulate(math, sums[b], starts[b], x, parameters[b],
+                       [&](const auto& t) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(t, b * W, count); });
+          });
+          step(x);
+        }
+        for (int b = 0; b < Packs; ++b)
+          unroll<Math::sums>([&](auto s) {
+            for (int lane = 0; lane < count; ++lane) totals[b][lane][s] += static_cast<double>(sums[b][s][lane]);
+          });
+      }
+    });
+  }
+
+  template <int Packs>
+  EVENKEEL_NOINLINE void write_across(const Cell& cell, int count) const {
+    const Math math = pass_.math;
+    const auto parameters = parameter_packs<Packs>(cell.channel, count);
+    Row<V> rows[Packs];
+    unroll<Packs>([&](auto b) { rows[b] = row_of<V>({cell.sample, cell.channel + b * W}, count); });
+    if constexpr (CheckedWrite) {
+      bool ready = true;
+      for (const Row<V>& row : rows) ready = ready && Math::ready(row);
+      if (!ready) return write_lanes(cell, Packs > 1 ? Packs * W : count);
+    }
+    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
+      auto x = lines(pass_.inputs, cell, i, j, k);
+      auto y = lines(pass_.outputs, cell, i, j, k);
+      for (Index e = 0; e < run(); ++e) {
+        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
+          const auto packs = std::apply(
+              [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
+                return std::tuple(load_or_none(
+                    t, [&](const auto& l) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(l, b * W, count); })...);
+              },
+              x);
+          write_packs(math, rows[b], packs, parameters[b], y, [&](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA {
+            if (Packs > 1 || (count == W && t.channel_stride == 1))
+              store<V>(t.data + b * W, v);
+            else
+              store_lanes<V>(t.data, t.channel_stride, count, v);
+          });
+        });
+        step(x);
+        step(y);
+      }
+    });
+  }
+
+  /// Channels of which one must be done with care. The others get what they would get beside any neighbours: packs of
+  /// which one lane is stored.
+  EVENKEEL_NOINLINE void write_lanes(const Cell& cell, int count) const {
+    for (int lane = 0; lane < count; ++lane) {
+      const Cell here{cell.sample, cell.channel + lane};
+      if (!Math::ready(row_of<A>(here, 1)))
+        careful_write(here);
+      else
+        write_across<1>(here, 1);
+    }
+  }
+  EVENKEEL_NOINLINE void careful_sums(const Cell& cell) const {
+    if constexpr (CheckedSums) {
+      const CarefulCell<Pass> careful(pass_, cell.sample, cell.channel);
+      auto row = careful.sums(careful_scale<A>(careful.largest(), 0));
+      keep(row, cell);
+    }
+  }
+  EVENKEEL_NOINLINE void careful_write(const Cell& cell) const {
+    if constexpr (CheckedWrite) {
+      const CarefulCell<Pass> careful(pass_, cell.sample, cell.channel);
+      careful.write(careful_scale<A>(careful.largest(), 0));
+    }
+  }
+
+  template <class... T>
+  static std::tuple<T...> at_element(std::tuple<T...> lines, Index e) {
+    const auto move = [e]<class L>(L& line) {
+      if constexpr (!is_none_v<L>) line.data += e * line.stride;
+    };
+    std::apply([&](auto&... l) { (move(l), ...); }, lines);
+    return lines;
+  }
+  template <class... T>
+  EVENKEEL_HOST static void step(std::tuple<T...>& lines) {
+    const auto move = []<class L>(L& line) EVENKEEL_INLINE_LAMBDA {
+      if constexpr (!is_none_v<L>) line.data += line.stride;
+    };
+    std::apply([&](auto&... l) EVENKEEL_INLINE_LAMBDA { (move(l), ...); }, lines);
+  }
   template <class T>
   EVENKEEL_HOST static V lanes_at(const T* p, Index stride, int count) {
     return count == W && stride == 1 ? load<V>(p) : load_lanes<V>(p, stride, count);
   }
-  template <class F>
-  void for_each_element(Index c, const F& f) const {
-    for (Index i = 0; i < pass_.grid.extent[first_]; ++i)
-      for (Index j = 0; j < pass_.grid.extent[second_]; ++j)
-        for (Index k = 0; k < run_; ++k)
-          f(std::apply([&](const auto&... r) { return std::tuple(lane(r, c, i, j, k)...); }, pass_.inputs),
-            std::apply([&](const auto&... r) { return std::tuple(lane(r, c, i, j, k)...); }, pass_.outputs));
+  /// Channels from `offset` on at one element. A block of several packs has channels that touch, or one value for all.
+  template <int Packs, class T>
+  EVENKEEL_HOST static V channels_at(const Line<T>& t, Index offset, int count) {
+    if (t.channel_stride == 0) return splat<V>(static_cast<A>(*t.data));
+    if constexpr (Packs > 1)
+      return load<V>(t.data + offset);
+    else
+      return lanes_at(t.data, t.channel_stride, count);
   }
 
   // What both share.
 
-  template <class S, class Load, class In>
-  EVENKEEL_HOST void accumulate(Sums& sums, const Start<S>& start, const In& x, const Load& at) const {
-    Values<V, 0> terms;
-    [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
-      pass_.math.accumulate(sums, terms, start, at(std::get<I>(x))...);
-    }
-    (std::index_sequence_for<X...>{});
+  static constexpr bool CheckedSums = requires(const Start<A>& start) { Math::ready(start); }
+  &&Math::sums > 0;
+  static constexpr bool CheckedWrite = requires(const Row<A>& row) { Math::ready(row); }
+  &&Math::outputs > 0;
+  static constexpr bool CanRestartCell = requires(const Math& m, const Start<A>& start, const Total& total) {
+    m.restart(start, m.finish(total, start));
+  };
+
+  template <class T, class F>
+  EVENKEEL_HOST static auto load_or_none(const T& t, const F& f) {
+    if constexpr (is_none_v<T>)
+      return none;
+    else
+      return f(t);
   }
-  template <class S, class In, class Parameters, class Out, class Load, class Store>
-  EVENKEEL_HOST void put(const Row<S>& row, const In& x, const Parameters& parameters, const Out& y, const Load& at,
-                         const Store& to) const {
+  template <class S, class In, class Parameters, class Load>
+  EVENKEEL_HOST static void accumulate(const Math& math, Sums& sums, const Start<S>& start, const In& x,
+                                       const Parameters& parameters, const Load& at) {
+    Values<V, 0> terms;
+    [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
+        EVENKEEL_INLINE_LAMBDA {
+      math.accumulate(sums, terms, start, load_or_none(std::get<I>(x), at)..., std::get<J>(parameters)...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
+  }
+  template <class S, class Packs, class Parameters, class Out, class Store>
+  EVENKEEL_HOST static void write_packs(const Math& math, const Row<S>& row, const Packs& packs,
+                                        const Parameters& parameters, const Out& y, const Store& to) {
     Values<V, Math::outputs> out;
     [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
                                                               std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
-      pass_.math.write(out, row, at(std::get<I>(x))..., std::get<J>(parameters)...);
+      math.write(out, row, std::get<I>(packs)..., std::get<J>(parameters)...);
       (to(std::get<K>(y), out[K]), ...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
   }
 
-  template <class S, class Read>
-  Row<S> known_row(const Read& read) const {
-    Row<S> row;
-    for_each_field(row, [&](int k, S& value) { value = read(pass_.known + k * pass_.grid.length); });
-    return row;
+  /// `count` values from p on, as a scalar or as a pack.
+  template <class S, class T>
+  static S values_at(const T* p, int count) {
+    if constexpr (std::is_same_v<S, A>)
+      return static_cast<A>(*p);
+    else
+      return load_lanes<S>(p, 1, count);
   }
-  template <class S, class In, class Read>
-  Start<S> start_of(const In& x, Index c, const Read& read) const {
+  template <class S>
+  auto parameters_at(Index channel, int count) const {
+    const auto value = [&]<class T>(const T& p) {
+      if constexpr (is_none_v<T>)
+        return none;
+      else
+        return values_at<S>(p + channel, count);
+    };
+    return std::apply([&](const auto&... p) { return std::tuple(value(p)...); }, pass_.parameters);
+  }
+  template <int Packs>
+  auto parameter_packs(Index channel, int count) const {
+    std::array<decltype(parameters_at<V>(channel, count)), Packs> packs;
+    unroll<Packs>([&](auto b) { packs[b] = parameters_at<V>(channel + b * W, count); });
+    return packs;
+  }
+  template <class S>
+  Known<S> known_of(const Cell& cell, int count) const {
     Known<S> known{};
-    if constexpr (!is_none_v<KnownRows>)
-      for_each_field(known, [&](int k, S& value) { value = pass_.known[k * pass_.grid.length + c]; });
-    return pass_.math.start(known, read(x.data + c * x.length_stride));
+    if constexpr (!is_none_v<KnownCells>)
+      for_each_field(known, [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, cell), count); });
+    return known;
   }
-  template <class Read>
-  Start<V> start_across(Index c, int count, const Read& read) const {
-    Known<V> known{};
-    if constexpr (!is_none_v<KnownRows>)
-      for_each_field(
-          known, [&](int k, V& value) { value = load_lanes<V>(pass_.known + k * pass_.grid.length + c, 1, count); });
-    const auto& x = std::get<0>(pass_.inputs);
-    return pass_.math.start(known, read(x.data + c * x.length_stride, x.length_stride));
+  template <class S>
+  Row<S> row_of(const Cell& cell, int count) const {
+    const auto read = [&]<class R>(R row) {
+      for_each_field(row, [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, cell), count); });
+      return row;
+    };
+    if constexpr (requires { typename Math::template Stored<S>; })
+      return pass_.math.prepared(read(typename Math::template Stored<S>{}));
+    else
+      return read(Row<S>{});
   }
-  static Start<A> lane_of(Start<V> start, int j) {
-    Start<A> lane{};
-    A values[6] = {};
-    for_each_field(start, [&](int k, const V& value) { values[k] = value[j]; });
-    for_each_field(lane, [&](int k, A& value) { value = values[k]; });
-    return lane;
+  template <class R>
+  void keep(R& row, const Cell& cell) const {
+    if constexpr (!is_none_v<KeptCells>)
+      for_each_field(row, [&](int k, const auto& value) {
+        *at_cell(pass_.kept, k, cell) = static_cast<std::remove_pointer_t<KeptCells>>(value);
+      });
   }
-  static void set_lane(Start<V>& start, int j, Start<A> lane) {
-    A values[6] = {};
-    for_each_field(lane, [&](int k, const A& value) { values[k] = value; });
-    for_each_field(start, [&](int k, V& value) {
-      const V mask = lane_mask<V>(j, j + 1);
-      value = select_less(splat<V>(0), mask, splat<V>(values[k]), value);
-    });
-  }
-  void keep(Row<A>& row, Index c) const {
-    if constexpr (!is_none_v<KeptRows>)
-      for_each_field(row, [&](int k, const A& value) { pass_.kept[k * pass_.grid.length + c] = value; });
+  template <class Field>
+  Field at_cell(Field fields, int k, const Cell& cell) const {
+    return fields + k * grid_.cells() + cell.sample * grid_.channels + cell.channel;
   }
 
   const Pass& pass_;
-  const int run_axis_;
-  Index run_ = 0;
-  std::size_t first_ = 0, second_ = 0;
+  const ChannelGrid grid_;
+  std::array<std::size_t, 4> axis_{0, 1, 2, 3};
+  bool along_ = false, packed_ = false;
 };
 
-/// The values of each channel, from its sums, to pass.kept.
-template <class Device, class Pass>
-void channel_sums(const Device& device, const Pass& pass, double bytes) {
+/// The sums of one pass and the outputs of another, unit by unit: sums(unit), between(sample, first, last), write(unit)
+/// for channels first..last-1, a multiple of `group`. A unit's data are still in the cache when they are written.
+template <class Device, class SumPass, class Between, class WritePass>
+void channel_passes(const Device& device, const SumPass& sum_pass, const Between& between, const WritePass& write_pass,
+                    Index group, double bytes) {
   require_cpu_device<Device>();
-  const Channels<Pass> channels(pass);
-  for_each_block(device, channels.blocks(), bytes, [&](Index block) { channels.sums(block); });
+  const Channels<SumPass> sums(sum_pass);
+  const Channels<WritePass> write(write_pass);
+  const Index channels = sum_pass.grid.channels;
+  const Index unit = std::max(sums.unit(group), write.unit(group)), units = (channels + unit - 1) / unit;
+  for_each_block(device, sum_pass.grid.samples * units, bytes, [&](Index block) {
+    const Index sample = block / units, first = block % units * unit, last = std::min(channels, first + unit);
+    sums.sums(sample, first, last);
+    between(sample, first, last);
+    write.write(sample, first, last);
+  });
 }
 
-/// The outputs, from the inputs and each channel's known values.
-template <class Device, class Pass>
-void channel_write(const Device& device, const Pass& pass, double bytes) {
+/// The values of each cell, from its sums, to pass.kept.
+template <class Device, class M, class I, class P, class O, class Known, class Kept>
+void channel_sums(const Device& device, const ChannelPass<M, I, P, O, Known, Kept>& pass, double bytes) {
   require_cpu_device<Device>();
-  const Channels<Pass> channels(pass);
-  for_each_block(device, channels.blocks(), bytes, [&](Index block) { channels.write(block); });
+  const Channels<ChannelPass<M, I, P, O, Known, Kept>> channels(pass);
+  const Index unit = channels.unit(1), units = (pass.grid.channels + unit - 1) / unit;
+  for_each_block(device, pass.grid.samples * units, bytes, [&](Index block) {
+    const Index first = block % units * unit;
+    channels.sums(block / units, first, std::min(pass.grid.channels, first + unit));
+  });
+}
+
+/// The outputs, from the inputs and each cell's known values.
+template <class Device, class M, class I, class P, class O, class Known, class Kept>
+void channel_write(const Device& device, const ChannelPass<M, I, P, O, Known, Kept>& pass, double bytes) {
+  require_cpu_device<Device>();
+  const Channels<ChannelPass<M, I, P, O, Known, Kept>> channels(pass);
+  const Index unit = channels.unit(1), units = (pass.grid.channels + unit - 1) / unit;
+  for_each_block(device, pass.grid.samples * units, bytes, [&](Index block) {
+    const Index first = block % units * unit;
+    channels.write(block / units, first, std::min(pass.grid.channels, first + unit));
+  });
+}
+
+template <class Device, class M, class I, class P, class O, class Known, class Kept>
+void channel_sums(const Device& device, const RowPass<M, I, P, O, Known, Kept>& pass, double bytes) {
+  channel_sums(device, over_channels(pass), bytes);
+}
+template <class Device, class M, class I, class P, class O, class Known, class Kept>
+void channel_write(const Device& device, const RowPass<M, I, P, O, Known, Kept>& pass, double bytes) {
+  channel_write(device, over_channels(pass), bytes);
 }
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

@@ -3,7 +3,7 @@
 /// its row's own order of summation.
 #pragma once
 
-#include "evenkeel/detail/row_kernel_cpu.hpp"
+#include "evenkeel/detail/row_careful_cpu.hpp"
 
 namespace evenkeel::detail::inline EVENKEEL_ISA {
 
@@ -88,15 +88,54 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
     const auto y = cursors(pass_.outputs, at);
     const V mask = lane_mask<V>(0, at.count);
     const Start start = start_of<Packed>(x, at);
+    if constexpr (Checked<Math>)
+      if (!math_.ready(start)) [[unlikely]]
+        return unsettled_rows(at);
     Row row = math_.finish(sums_of<Packed>(start, x, at, mask), start);
-    if constexpr (CanRestart<Math>) {
-      const Start better = math_.restart(start, row);
-      if (!same_fields(better, start)) row = math_.finish(sums_of<Packed>(better, x, at, mask), better);
-    }
+    if constexpr (Checked<Math> || CanRestart<Math>)
+      if (!is_settled(math_, start, row)) [[unlikely]]
+        return unsettled_rows(at, Math::feature_sums > 0);
     keep(row, at);
     for (Index i = 0; i < n_; ++i) write<Packed>(row, x, y, at, i);
   }
 
+  /// A group with a row that is not settled. Its other rows get what they would get beside any neighbours.
+  EVENKEEL_COLD void unsettled_rows(const Group& at, bool counted = false) {
+    const auto x = cursors(pass_.inputs, at);
+    Start start = start_of<false>(x, at);
+    bool ready[W], settled[W];
+    V mask = splat<V>(0);
+    for (int j = 0; j < at.count; ++j) {
+      ready[j] = is_ready(math_, lane_of(start, j));
+      if (ready[j] && !counted) mask += lane_mask<V>(j, j + 1);
+    }
+    Row row = math_.finish(sums_of<false>(start, x, at, mask), start);
+    if constexpr (CanRestart<Math>) {
+      for (int j = 0; j < at.count; ++j) set_lane(start, j, math_.restart(lane_of(start, j), lane_of(row, j)));
+      row = math_.finish(sums_of<false>(start, x, at, mask), start);
+    }
+    for (int j = 0; j < at.count; ++j)
+      settled[j] = !Checked<Math> || (ready[j] && is_settled(math_, lane_of(start, j), lane_of(row, j)));
+    if constexpr (!is_none_v<KeptRows>)
+      for_each_field(row, [&](int k, const V& value) {
+        for (int j = 0; j < at.count; ++j)
+          if (settled[j]) pass_.kept[k * pass_.grid.rows() + row_number(at) + j * row_stride()] = value[j];
+      });
+    const auto y = cursors(pass_.outputs, at);
+    for (Index i = 0; i < n_; ++i) {
+      const auto out = outputs_of<false>(row, x, at, i);
+      const auto put = [&](const auto& c, const V& v) {
+        for (int j = 0; j < at.count; ++j)
+          if (settled[j]) store_lanes<V>(c.data + i * c.stride + j * c.lane_stride, 1, 1, splat<V>(v[j]));
+      };
+      [&]<std::size_t... K>(std::index_sequence<K...>) { (put(std::get<K>(y), out[K]), ...); }
+      (std::index_sequence_for<Y...>{});
+    }
+    if constexpr (Checked<Math>)
+      for (int j = 0; j < at.count; ++j)
+        if (!settled[j])
+          CarefulRow<Pass>::run(pass_, row_number(at) + j * row_stride(), counted || ready[j] ? nullptr : &features_);
+  }
   template <bool Packed, class In>
   Sums sums_of(const Start& start, const In& x, const Group& at, const V& mask) {
     Sums sums;
@@ -120,20 +159,29 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
                        load_at<A>(std::get<J>(pass_.parameters), i)...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
-    unroll<Math::feature_sums>(
-        [&](auto k) EVENKEEL_INLINE_LAMBDA { features_.recent[k * features_.pitch + i] += lane_sum(terms[k] * mask); });
+    unroll<Math::feature_sums>([&](auto k) EVENKEEL_INLINE_LAMBDA {
+      features_.recent[k * features_.pitch + i] += lane_sum(select_less(splat<V>(0), mask, terms[k], splat<V>(0)));
+    });
   }
 
   template <bool Packed, class In, class Out>
   EVENKEEL_HOST void write(const Row& row, const In& x, const Out& y, const Group& at, Index i) {
-    Values<V, Math::outputs> out;
-    [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
-                                                              std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
-      math_.write(out, row, load_lane<Packed>(std::get<I>(x), at, i)...,
-                  load_at<A>(std::get<J>(pass_.parameters), i)...);
+    const auto out = outputs_of<Packed>(row, x, at, i);
+    [&]<std::size_t... K>(std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
       (store_lane<Packed>(std::get<K>(y), at, i, out[K]), ...);
     }
-    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
+    (std::index_sequence_for<Y...>{});
+  }
+  template <bool Packed, class In>
+  EVENKEEL_HOST Values<V, Math::outputs> outputs_of(const Row& row, const In& x, const Group& at, Index i) const {
+    Values<V, Math::outputs> out;
+    [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
+        EVENKEEL_INLINE_LAMBDA {
+      math_.write(out, row, load_lane<Packed>(std::get<I>(x), at, i)...,
+                  load_at<A>(std::get<J>(pass_.parameters), i)...);
+    }
+    (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
+    return out;
   }
 
   /// One tensor from a group's first row on.
@@ -190,10 +238,19 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
       for_each_field(known, [&](int k, V& value) {
         value = load_lanes<V>(pass_.known + k * pass_.grid.rows() + r, lane_rows, at.count);
       });
-    return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
-      return math_.start(known, load_lane<Packed>(std::get<I>(x), at, 0)...);
+    const auto start_at = [&](Index i) EVENKEEL_INLINE_LAMBDA {
+      return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
+        return math_.start(known, load_lane<Packed>(std::get<I>(x), at, i)...);
+      }
+      (std::index_sequence_for<X...>{});
+    };
+    Start start = start_at(0);
+    if constexpr (averages_shift<Math>) {
+      const Index values = shift_values<Math>(n_);
+      for (Index i = 1; i < values; ++i) start.shift += start_at(i).shift;
+      start.shift *= splat<V>(A(1) / static_cast<A>(values));
     }
-    (std::index_sequence_for<X...>{});
+    return start;
   }
   void keep(Row& row, const Group& at) const {
     const Index r = row_number(at), lane_rows = row_stride();

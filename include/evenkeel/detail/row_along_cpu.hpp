@@ -1,7 +1,7 @@
 /// The CPU loop for rows whose elements are neighbours in memory.
 #pragma once
 
-#include "evenkeel/detail/row_kernel_cpu.hpp"
+#include "evenkeel/detail/row_careful_cpu.hpp"
 
 namespace evenkeel::detail::inline EVENKEEL_ISA {
 
@@ -66,30 +66,44 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
 
   void loop(Index first, Index last) {
     Local local{pass_.math, pass_.parameters, Features(memory_, n_)};
-    if (first >= last) return;
+    bool counted = false;
+    for (Index r = first; r < last;) {
+      const Alone alone = this->alone(local, r, counted);
+      r = alone.settled ? written(local, alone.row, r, last, counted) : r + 1;
+    }
+    local.features.flush();
+  }
+
+  /// Writes row r, whose values are given, and the rows after it up to one that is not settled; returns that one, or
+  /// `last`. `counted` tells whether its feature terms are counted already.
+  EVENKEEL_HOST Index written(Local& local, Row row, Index r, Index last, bool& counted) const {
     const Extent extent = this->extent();
     const bool flat = pass_.grid.extent[0] == 1 && pass_.grid.extent[2] == 1;  // rows follow each other with one stride
     const KeptRows kept = pass_.kept;
     const Index rows = pass_.grid.rows();
-    auto x = inputs(first), next = x;
-    auto y = outputs(first);
-    const Start first_start = start_of(x, first);
-    Row row = row_values(local, first_start, first);
-    if constexpr (CanRestart<Math>) row = restarted(local, row, first_start, first);
-    keep(kept, rows, row, first);
-    for (Index r = first + 1; r < last; ++r) {
+    auto x = inputs(r), next = x;
+    auto y = outputs(r);
+    keep(kept, rows, row, r);
+    counted = false;
+    Index since_flush = 0;
+    for (++r; r < last; ++r) {
       next = flat ? after(next, pass_.inputs) : inputs(r);
       const Start start = start_of(next, r);
+      if (!is_ready(local.math, start)) [[unlikely]]
+        break;
       const auto last_packs = load_tail(x);
       Sums sums;
       set_zero(sums);
       body_loop<true, true>(local, sums, start, next, row, x, y, extent.body);
       if (extent.body < n_) add_rest(local, sums, start, next, extent);
       Row next_row = local.math.finish(total(sums), start);
-      if constexpr (CanRestart<Math>) next_row = restarted(local, next_row, start, r);
-      keep(kept, rows, next_row, r);
-      if (Math::feature_sums > 0 && (r - first) % chain == 0) local.features.flush();
       if (extent.body < n_) write_rest(local, row, x, last_packs, y, extent);
+      if (Math::feature_sums > 0 && ++since_flush == chain) local.features.flush(), since_flush = 0;
+      if (!is_settled(local.math, start, next_row)) [[unlikely]] {
+        counted = true;
+        return r;
+      }
+      keep(kept, rows, next_row, r);
       row = next_row;
       x = next;
       y = flat ? after(y, pass_.outputs) : outputs(r);
@@ -98,26 +112,41 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     const auto last_packs = load_tail(x);
     body_loop<false, true>(local, none_yet, Start{}, x, row, x, y, extent.body);
     write_rest(local, row, x, last_packs, y, extent);
-    local.features.flush();
+    return r;
   }
 
-  /// The values of row r, without writing one: the first row of a block, and a row whose first start was a bad one.
-  /// Takes copies, since what a call can see has to stay in memory.
-  EVENKEEL_NOINLINE Row row_values(Local local, Start start, Index r) const {
-    const Extent extent = this->extent();
+  /// A row's values, or that it is not settled and was therefore done with care, from its values to its outputs.
+  struct Alone {
+    Row row;
+    bool settled;
+  };
+  /// Row r without writing one: the first row of a block, and a row that was not settled. Takes a copy, since what a
+  /// call can see has to stay in memory.
+  EVENKEEL_NOINLINE Alone alone(Local local, Index r, bool counted) const {
     const auto x = inputs(r);
+    const Start start = start_of(x, r);
+    if (!(counted && Math::feature_sums > 0) && is_ready(local.math, start)) {
+      const Row row = row_values(local, start, x, r);
+      if (is_settled(local.math, start, row)) return {row, true};
+      if constexpr (CanRestart<Math>) {
+        static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
+        const Start better = local.math.restart(start, row);
+        const Row again = row_values(local, better, x, r);
+        if (!Checked<Math> || is_settled(local.math, better, again)) return {again, true};
+      }
+      counted = true;
+    }
+    if constexpr (Checked<Math>) CarefulRow<Pass>::run(pass_, r, counted ? nullptr : &local.features);
+    return {Row{}, false};
+  }
+  template <class In>
+  EVENKEEL_NOINLINE Row row_values(Local local, Start start, In x, Index r) const {
+    const Extent extent = this->extent();
     Sums sums;
     set_zero(sums);
     body_loop<true, false>(local, sums, start, x, Row{}, x, outputs(r), extent.body);
     if (extent.body < n_) add_rest(local, sums, start, x, extent);
     return local.math.finish(total(sums), start);
-  }
-  EVENKEEL_HOST Row restarted(const Local& local, const Row& row, const Start& start, Index r) const {
-    static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
-    const Start better = local.math.restart(start, row);
-    if (same_fields(better, start)) [[likely]]
-      return row;
-    return row_values(local, better, r);
   }
 
   /// Whole pairs of packs: sums of the next row, outputs of this one.
@@ -239,15 +268,15 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     if constexpr (!is_none_v<KnownRows>)
       for_each_field(known, [&](int k, A& value) { value = pass_.known[k * pass_.grid.rows() + r]; });
     return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
-      return pass_.math.start(known, load_first(std::get<I>(x))...);
+      if constexpr (averages_shift<Math>) {
+        const auto starts = pass_.math.start(typename Math::template Known<V>{}, load_at<V>(std::get<I>(x), 0)...);
+        return Start{lane_sum(starts.shift) * (A(1) / W)};
+      } else {
+        return pass_.math.start(known, load_at<A>(std::get<I>(x), 0)...);
+      }
     }
     (std::index_sequence_for<X...>{});
   }
-  template <class T>
-  EVENKEEL_HOST static A load_first(const T* p) {
-    return static_cast<A>(*p);
-  }
-  EVENKEEL_HOST static None load_first(None) { return none; }
 
   EVENKEEL_HOST static void keep(const KeptRows& kept, Index rows, Row& row, Index r) {
     if constexpr (!is_none_v<KeptRows>) for_each_field(row, [&](int k, const A& value) { kept[k * rows + r] = value; });
@@ -255,9 +284,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
 
   template <class T>
   EVENKEEL_HOST T* row_of(const Rows<T>& rows, Index r) const {
-    const auto& extent = pass_.grid.extent;
-    const Index k = r % extent[2], o = r / extent[2];
-    return rows.data + o / extent[1] * rows.stride[0] + o % extent[1] * rows.stride[1] + k * rows.stride[2];
+    return element_at(rows, pass_.grid, r, 0);
   }
   EVENKEEL_HOST None row_of(None, Index) const { return none; }
   template <class T>

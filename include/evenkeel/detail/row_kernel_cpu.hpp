@@ -4,6 +4,7 @@
 #include "evenkeel/detail/pack.hpp"
 #include "evenkeel/detail/row_math.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -56,6 +57,53 @@ EVENKEEL_HOST auto total(const Values<V, N>& a) {
 template <template <class> class R, class V>
 EVENKEEL_HOST bool same_fields(const R<V>& a, const R<V>& b) {
   return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+/// The two questions of a math that knows when not to trust itself, and their answers for one that does not ask: a row
+/// is settled where restart has nothing better.
+template <class Math, class Start>
+EVENKEEL_HOST bool is_ready(const Math& math, const Start& start) {
+  if constexpr (Checked<Math>)
+    return math.ready(start);
+  else
+    return true;
+}
+template <class Math, class Start, class Row>
+EVENKEEL_HOST bool is_settled(const Math& math, const Start& start, const Row& row) {
+  if constexpr (Checked<Math>)
+    return math.settled(start, row);
+  else if constexpr (CanRestart<Math>)
+    return same_fields(math.restart(start, row), start);
+  else
+    return true;
+}
+
+/// How many of a row's first values the math's shift is the mean of. A power of two, so that the mean of equal values is
+/// exactly that value.
+template <class Math>
+constexpr Index shift_values(Index available) {
+  Index values = 1;
+  if constexpr (averages_shift<Math>)
+    while (2 * values <= std::min<Index>(available, 8)) values *= 2;
+  return values;
+}
+
+/// One lane of a struct of packs, and the same for writing.
+template <template <class> class R, class A>
+R<A> lane_of(R<Pack<A>> values, int j) {
+  A lane[6] = {};
+  for_each_field(values, [&](int k, const Pack<A>& value) { lane[k] = value[j]; });
+  R<A> result{};
+  for_each_field(result, [&](int k, A& value) { value = lane[k]; });
+  return result;
+}
+template <template <class> class R, class A>
+void set_lane(R<Pack<A>>& values, int j, R<A> lane) {
+  A value_of[6] = {};
+  for_each_field(lane, [&](int k, const A& value) { value_of[k] = value; });
+  for_each_field(values, [&](int k, Pack<A>& value) {
+    value = select_less(Pack<A>(0), lane_mask<Pack<A>>(j, j + 1), Pack<A>(value_of[k]), value);
+  });
 }
 
 /// Sums per feature over the rows of one block, F rows of `pitch` values: rows are added to `recent`, and every `chain`

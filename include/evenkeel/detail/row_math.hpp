@@ -14,12 +14,22 @@
 ///     template <class V> struct Start { ... };   what accumulate needs of a row (the shift, the statistics)
 ///     template <class V> struct Row { ... };     what write needs of a row; kept when the caller asks for it
 ///
-///     Start<S> start(Known<S>, S... first)                                first element of each input
+///     Start<S> start(Known<S>, S... first)                                first element of each input. With averages_shift = true
+///                                       in the math, Start is one shift, and the mean of those of the first elements
 ///     void accumulate(Values<V, sums>&, Values<V, feature_sums>&, Start<S>, V... inputs, parameters...)
 ///                                       adds to the sums, sets the terms of the feature sums
 ///     Row<S> finish(Values<S, sums>, Start<S>)
-///     Start<S> restart(Start<S>, Row<S>)      optional: a better start where the first was a bad one, else the same
 ///     bits void write(Values<V, outputs>&, Row<S>, V... inputs, parameters...)
+///
+/// A math may also know when not to trust itself. Then it offers, all together:
+///
+///     bool ready(Start<S>)                    before the sums: whether they can be taken in A at all
+///     bool settled(Start<S>, Row<S>)          after them: whether the row's values are right, in every lane
+///     magnitude(inputs...)                    what must not overflow, element by element
+///     careful(largest, length)                the math in double, for a row of that largest magnitude
+///     Start<S> restart(Start<S>, Row<S>)      optional: a better start where the first was a bad one, else the same
+///
+/// A row that is not settled starts over from a better start; if that does not settle it, it is done in double.
 ///
 /// Inputs and parameters that a call leaves out arrive as None, so absent weights cost nothing. A parameter arrives as
 /// a pack or, where the pack runs over rows, as a scalar.
@@ -59,6 +69,14 @@ Rows<T> rows_of(const AxisView<T>& x) {
 }
 inline None rows_of(None) { return none; }
 
+/// Element i of row r.
+template <class T>
+EVENKEEL_HOST T* element_at(const Rows<T>& rows, const RowGrid& grid, Index r, Index i) {
+  const Index k = r % grid.extent[2], o = r / grid.extent[2];
+  return rows.data + o / grid.extent[1] * rows.stride[0] + o % grid.extent[1] * rows.stride[1] + k * rows.stride[2] +
+         i * rows.length_stride;
+}
+
 /// One pass. Inputs and Outputs are tuples of Rows<T> or None, Parameters of const T* or None; a parameter has `length`
 /// contiguous values. `known` holds Known's members as (members, rows), or None; `kept` receives Row's in the same way.
 template <class Math, class Inputs, class Parameters, class Outputs, class Known = None, class Kept = None>
@@ -74,6 +92,14 @@ struct RowPass {
 template <class M, class I, class P, class O, class Known = None,
           class Kept = None>  // clang 14 does not deduce aggregates
 RowPass(M, RowGrid, I, P, O, Known = {}, Kept = {})->RowPass<M, I, P, O, Known, Kept>;
+
+/// Whether the math knows when not to trust itself.
+template <class M, class A = typename M::Scalar>
+concept Checked = requires(const M& m, const typename M::template Start<A>& start,
+                           const typename M::template Row<A>& row) {
+  m.ready(start);
+  m.settled(start, row);
+};
 
 /// Whether the math offers restart.
 template <class M, class A = typename M::Scalar>

@@ -5,14 +5,17 @@
 ///     mean + rest = shift + delta,  xhat = (x - mean - rest) * rstd
 ///     dx = rstd * (h - mean(h) - xhat * mean(h * xhat)),  h = dy * weight
 ///
-/// The shift is the row's first element. The mean is kept as the pair (mean, rest), the nearest number of type A and
+/// The shift is the mean of the row's first few elements. The mean is kept as the pair (mean, rest), the nearest number of type A and
 /// what it leaves: a mean of 1e4 rounded to one float is off by up to 5e-4, which is 5% of a spread of 1e-2, in the
 /// output and in every gradient.
 #pragma once
 
 #include "evenkeel/detail/affine_math.hpp"
+#include "evenkeel/detail/careful_math.hpp"
 #include "evenkeel/detail/values.hpp"
 #include "evenkeel/detail/vocabulary.hpp"
+
+#include <cstdint>
 
 namespace evenkeel::detail {
 
@@ -58,6 +61,8 @@ struct StandardizeForward {
   template <class V>
   using Row = StandardizeRow<V>;
 
+  static constexpr bool averages_shift = true;
+
   A inv_n, eps;
 
   EVENKEEL_MATH template <class S>
@@ -78,13 +83,32 @@ struct StandardizeForward {
     const S var = max(S(squares * inv_n), splat<S>(0));
     return standardize_row(start.shift, delta, inverse_root(S(var + eps)));
   }
-  /// The sums lose a factor delta^2/var of their precision. Where the first element lies more than 4 standard
-  /// deviations from the mean, as one normal number in 16,000 does, the row starts over from its mean.
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool ready(const Start<S>&) const {
+    return true;
+  }
+  /// The sums lose a factor delta^2/var of their precision. Where the shift lies a standard deviation from the mean or
+  /// more, as it does in one row of normal numbers in 10,000, the row starts over from its mean.
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool settled(const Start<S>& start, const Row<S>& row) const {
+    const S distance = (row.mean - start.shift) * row.rstd;
+    return all_less(S(distance * distance), splat<S>(1)) && in_range(row.rstd);
+  }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Start<S> restart(const Start<S>& start, const Row<S>& row) const {
-    const S delta = row.mean - start.shift;
-    const S distance = delta * row.rstd;
-    return {select_less(splat<S>(16), S(distance * distance), row.mean, start.shift)};
+    const S distance = (row.mean - start.shift) * row.rstd;
+    return {select_less(S(distance * distance), splat<S>(1), start.shift, row.mean)};
+  }
+  EVENKEEL_HD static double magnitude(double x) { return x; }
+  auto careful(double largest, std::int64_t length) const {
+    const double scale = careful_scale<A>(largest, eps);
+    using Wide = StandardizeForward<double, Affine>;
+    return CarefulForward<Wide>{Wide{1 / static_cast<double>(length), eps * scale * scale}, scale};
+  }
+  /// The row's values as the data have them, split for A.
+  Row<double> unscaled(const Row<double>& row, double scale) const {
+    const double mean = static_cast<double>(static_cast<A>(row.mean));
+    return {mean / scale, (row.mean - mean + row.rest) / scale, row.rstd * scale};
   }
   EVENKEEL_MATH template <class V, class S, class W, class B>
   EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const W& weight, const B& bias) const {
@@ -103,8 +127,7 @@ struct StandardizeBackward {
   using Start = StandardizeRow<V>;
   template <class V>
   struct Row {
-    StandardizeRow<V> known;
-    V mean_h, mean_hxhat;
+    V mean, rest, rstd, mean_h, mean_hxhat;
   };
 
   A inv_n;
@@ -124,15 +147,36 @@ struct StandardizeBackward {
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<S>& start) const {
-    return {start, s[0] * inv_n, s[1] * inv_n};
+    // A row of one element has dx = 0, and h - mean(h) is not 0 where a compiler fuses it with the product in h.
+    const A several = inv_n < A(1) ? A(1) : A(0);
+    return {start.mean, start.rest, start.rstd * several, s[0] * inv_n, s[1] * inv_n};
+  }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool ready(const Start<S>& start) const {
+    return in_range(start.rstd);
+  }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
+    return finite(row.mean_h) && finite(row.mean_hxhat);
+  }
+  template <class R>
+  EVENKEEL_HD static double magnitude(double, double x, const R&) {
+    return x;
+  }
+  auto careful(double largest, std::int64_t length) const {
+    using Wide = StandardizeBackward<double, Affine, Terms>;
+    return CarefulBackward<Wide>{Wide{1 / static_cast<double>(length)}, careful_scale<A>(largest, 0)};
+  }
+  Known<double> rescaled(const Known<double>& known, double scale) const {
+    return {known.mean * scale, known.rest * scale, known.rstd / scale};
   }
   EVENKEEL_MATH template <class V, class S, class R, class W>
   EVENKEEL_HD void write(Values<V, 1>& dx, const Row<S>& row, const V& dy, const V& x, const R& dsum,
                          const W& weight) const {
-    const V xhat = row.known.xhat(x);
+    const V xhat = StandardizeRow<S>{row.mean, row.rest, row.rstd}.xhat(x);
     const V centred = Affine::pull(dy, weight) - row.mean_h;
     const V tangent = centred - xhat * row.mean_hxhat;
-    const V scaled = tangent * row.known.rstd;
+    const V scaled = tangent * row.rstd;
     dx[0] = plus(scaled, dsum);
   }
 };

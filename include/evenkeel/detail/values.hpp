@@ -17,6 +17,16 @@ struct Values {
 template <class V>
 struct Values<V, 0> {};
 
+/// Whether a row starts from the mean of its first few elements in place of the first: where the start is a shift, that
+/// lies nearer to the row's mean.
+template <class M>
+inline constexpr bool averages_shift = [] {
+  if constexpr (requires { M::averages_shift; })
+    return M::averages_shift;
+  else
+    return false;
+}();
+
 /// Number of members of the struct R<V>, all of which are V.
 template <template <class> class R>
 inline constexpr int field_count = std::is_empty_v<R<char>> ? 0 : static_cast<int>(sizeof(R<char>));

@@ -23,6 +23,7 @@ struct Lanes {
   static EVENKEEL_HD V min(V a, V b) { return b < a ? b : a; }
   static EVENKEEL_HD V max(V a, V b) { return a < b ? b : a; }
   static EVENKEEL_HD V select_less(V a, V b, V yes, V no) { return a < b ? yes : no; }
+  static EVENKEEL_HD bool all_less(V a, V b) { return a < b; }
   static EVENKEEL_HD V sqrt(V a) { return std::sqrt(a); }
   static EVENKEEL_HD V exp(V a) { return std::exp(a); }
   static EVENKEEL_HD V tanh(V a) { return std::tanh(a); }
@@ -51,6 +52,11 @@ EVENKEEL_HD V max(const V& a, const V& b) {
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD V select_less(const V& a, const V& b, const V& yes, const V& no) {
   return Lanes<V>::select_less(a, b, yes, no);
+}
+/// Whether a < b in every lane. Not where one of them is NaN.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD bool all_less(const V& a, const V& b) {
+  return Lanes<V>::all_less(a, b);
 }
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD V sqrt(const V& a) {

@@ -1,282 +1,206 @@
-/// BatchNorm in training mode: standardizes each channel over the batch and all positions. S. Ioffe, C. Szegedy, "Batch
-/// Normalization", 2015, algorithm 1.
+/// BatchNorm: standardizes each channel over the batch and all positions. S. Ioffe, C. Szegedy, "Batch Normalization",
+/// 2015, algorithms 1 and 2.
 ///
-///     per channel: mean, biased var of its n values;  xhat = (x - mean)/sqrt(var + eps),  y = xhat * weight + bias
-///     dweight = sum(dy * xhat),  dbias = sum(dy),  dx = weight * rstd * (dy - dbias/n - xhat * dweight/n)
+///     training:   mean, biased var of a channel's n values;  xhat = (x - mean)/sqrt(var + eps),  y = xhat * weight +
+///     bias
+///                 dweight = sum(dy * xhat),  dbias = sum(dy),  dx = weight * rstd * (dy - dbias/n - xhat * dweight/n)
+///     inference:  xhat = (x - running_mean)/sqrt(running_var + eps);  dx = dy * weight * rstd
 ///
-/// Three steps that can be taken apart: moments of each channel, what they become (here the exchange between processes
-/// will stand), and the application.
+/// Three steps: moments of each channel, their exchange where a communicator is given, and the application.
+///
+/// With an activation, y = act(u) of that u, and dy becomes dy * act'(u). With a residual, u = xhat * weight + bias +
+/// residual. With ghost batches each run of options.ghost samples has statistics of its own (E. Hoffer, I. Hubara,
+/// D. Soudry, "Train longer, generalize better", 2017, algorithm 1).
 #pragma once
 
-#include "evenkeel/detail/affine_math.hpp"
-#include "evenkeel/detail/arguments.hpp"
-#include "evenkeel/detail/channel_cpu.hpp"
-#include "evenkeel/detail/standardize_math.hpp"
-#include "evenkeel/moments.hpp"
-#include "evenkeel/storage.hpp"
-
-#include <cmath>
-#include <string>
-#include <tuple>
+#include "evenkeel/norms/channel_layer.hpp"
 
 namespace evenkeel {
-namespace detail {
-
-/// Sums to moments.
-template <class A>
-struct MomentsMath {
-  using Scalar = A;
-  static constexpr int sums = 2, feature_sums = 0, outputs = 0;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {
-    V shift;
-  };
-  template <class V>
-  struct Row {
-    V shift, delta, M2;
-  };
-
-  double inv_n;
-
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S& first) const {
-    return {first};
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 2>& s, Values<V, 0>&, const Start<S>& start, const V& x) const {
-    const V shifted = x - start.shift;
-    s[0] += shifted;
-    s[1] += shifted * shifted;
-  }
-  EVENKEEL_HD Row<A> finish(const Values<double, 2>& s, const Start<A>& start) const {
-    const double delta = s[0] * inv_n, M2 = s[1] - delta * s[0];
-    return {start.shift, static_cast<A>(delta), static_cast<A>(max(M2, 0.0))};
-  }
-  /// As in StandardizeForward: a channel whose first element lies far out starts over from its mean.
-  EVENKEEL_HD Start<A> restart(const Start<A>& start, const Row<A>& row) const {
-    const A limit = A(16) * row.M2 * static_cast<A>(inv_n);
-    return {select_less(limit, row.delta * row.delta, start.shift + row.delta, start.shift)};
-  }
-};
-
-template <class A>
-struct BatchNormWrite {
-  using Scalar = A;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
-  template <class V>
-  using Row = StandardizeRow<V>;
-
-  EVENKEEL_MATH template <class V, class S, class W, class B>
-  EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const W& weight, const B& bias) const {
-    y[0] = AffineMath<false, None>::apply(row.xhat(x), weight, bias);
-  }
-};
-
-template <class A>
-struct BatchNormGradientSums {
-  using Scalar = A;
-  static constexpr int sums = 2, feature_sums = 0, outputs = 0;
-  template <class V>
-  using Known = StandardizeRow<V>;
-  template <class V>
-  using Start = StandardizeRow<V>;
-  template <class V>
-  struct Row {
-    V dy, dy_xhat;
-  };
-
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>& known, const S&) const {
-    return known;
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 2>& s, Values<V, 0>&, const Start<S>& start, const V& dy, const V& x) const {
-    s[0] += dy;
-    s[1] += dy * start.xhat(x);
-  }
-  EVENKEEL_HD Row<A> finish(const Values<double, 2>& s, const Start<A>&) const {
-    return {static_cast<A>(s[0]), static_cast<A>(s[1])};
-  }
-};
-
-template <class A>
-struct BatchNormGradientWrite {
-  using Scalar = A;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
-  template <class V>
-  struct Row {
-    V mean, rest, rstd, mean_dy, mean_dy_xhat;
-  };
-
-  EVENKEEL_MATH template <class V, class S, class W>
-  EVENKEEL_HD void write(Values<V, 1>& dx, const Row<S>& row, const V& dy, const V& x, const W& weight) const {
-    const V xhat = StandardizeRow<S>{row.mean, row.rest, row.rstd}.xhat(x);
-    const V centred = dy - row.mean_dy;
-    const V tangent = centred - xhat * row.mean_dy_xhat;
-    dx[0] = AffineMath<false, None>::pull(V(tangent * row.rstd), weight);
-  }
-};
-
-}  // namespace detail
 
 /// Options of batch_norm.
 struct BatchNormOptions {
-  double eps = 1e-5;  ///< added to the variance, inside the root; at least 0, or ek::machine_epsilon
-  Axes axis = 1;      ///< the channel axis
+  double eps = 1e-5;    ///< added to the variance, inside the root; at least 0, or ek::machine_epsilon
+  Axes axis = 1;        ///< the channel axis
+  Index ghost = 0;      ///< samples that share statistics; 0: the whole batch. Must divide the batch
+  int sample_axis = 0;  ///< the axis of samples, first or last; it matters to ghost batches only
 };
 
-/// Statistics that batch_norm leaves for batch_norm_backward, and scratch. A is the accumulator type of the data.
-template <class A, class Storage = HostStorage>
-class BatchNormSaved {
- public:
-  using Scalar = A;
+namespace detail {
 
-  Index channels() const { return channels_; }
-  Moments<A> moments(Index channel) const {
-    return {static_cast<std::int64_t>(count_), field(0, channel), field(1, channel), field(3, channel)};
-  }
-  A mean(Index channel) const { return field(0, channel); }
-  A rstd(Index channel) const { return field(2, channel); }
+inline ChannelSpec batch_norm_spec(const BatchNormOptions& o) {
+  return {o.eps, o.axis, o.sample_axis, o.ghost != 0, o.ghost == 0 ? 1 : o.ghost, 0, false, "channel"};
+}
 
-  /// Makes room for a forward and a backward over x, so that neither allocates.
-  template <class Device, class X>
-  void reserve(const Device&, const X& x, const Axes& axis = 1) {
-    detail::RowArguments arguments("reserve");
-    arguments.reference("x", x, axis);
-    const Index channels = arguments.grid().length;
-    statistics_.reserve(4 * channels);
-    scratch_.reserve(7 * channels);
-  }
-
-  // What batch_norm and batch_norm_backward keep here.
-  A field(int k, Index channel) const { return statistics_.data()[k * channels_ + channel]; }
-  Index channels_ = 0;
-  Index count_ = 0;  // values per channel; 0: nothing saved yet
-  Axes axis_;
-  bool has_weight_ = false, in_place_ = false;
-  typename Storage::template Buffer<A> statistics_;  // (mean | rest | rstd | M2, channels)
-  typename Storage::template Buffer<A> scratch_;     // (7, channels)
-};
+}  // namespace detail
 
 inline namespace EVENKEEL_ISA {
 
-/// y = (x - mean) * rstd * weight + bias with each channel's statistics over the batch and all positions.
+/// Statistics that batch_norm leaves for batch_norm_backward, and scratch.
+template <class A, class Storage = HostStorage>
+class BatchNormSaved : public ChannelNormSaved<A, Storage> {
+ public:
+  /// Makes room for a forward and a backward over x, so that neither allocates.
+  template <class Device, class X>
+  void reserve(const Device&, const X& x, const BatchNormOptions& options = {}) {
+    this->reserve_for(x, detail::batch_norm_spec(options));
+  }
+  template <class Device, class X>
+  void reserve(const Device& device, const X& x, const Axes& axis) {
+    reserve(device, x, BatchNormOptions{.axis = axis});
+  }
+};
+
+/// y = act((x - mean) * rstd * weight + bias) with the statistics of the data: training mode.
 ///
-/// x, y          any shape with a channel axis (options.axis, 1 by default); y may be x itself, then no backward is
-/// possible weight, bias  one value per channel, or ek::none saved         receives the moments and rstd of each
-/// channel Writes y and saved. Throws ShapeError before any work, also for fewer than two values per channel. The eps
-/// stands inside the root. Allocates nothing but what saved lacks. Example: tests/norms/batch_norm_test.cpp.
-template <class Device, class X, class Weight, class Bias, class Y, class A, class Storage>
+/// Activation    ek::Identity, ek::Relu, ek::Silu
+/// x, y          any shape with a channel axis (options.axis); y may be x itself, then no backward is possible
+/// weight, bias  one value per channel, or ek::none
+/// saved         receives each channel's moments, mean and rstd
+/// Writes y and saved. Throws ShapeError before any work, also for one value per channel. Nothing at all is done where
+/// there is no value. The eps stands inside the root. Allocates nothing but what saved lacks.
+/// Example: tests/norms/batch_norm_test.cpp.
+template <class Activation = Identity, class Device, class X, class Weight, class Bias, class Y, class A, class Storage>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
 void batch_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y,
-                BatchNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
-  using namespace detail;
-  const char* const function = "batch_norm";
-  RowArguments arguments(function);
-  const auto rows = arguments.reference("x", x, options.axis);
-  const RowGrid grid = arguments.grid();
-  const auto w = arguments.parameter("weight", weight, "channels");
-  const auto b = arguments.parameter("bias", bias, "channels");
-  const auto out = arguments.output("y", y);
-  const A eps = resolved_eps<A>(function, options.eps);
-  const Index channels = grid.length, count = grid.rows();
-  if (count < 2)
-    throw_shape_error(function, "x has ", count, " values per channel, expected 2 or more in training (",
-                      arguments.shape(), ")");
-  saved.channels_ = channels;
-  saved.count_ = count;
-  saved.axis_ = options.axis;
-  saved.has_weight_ = !is_none_v<Weight>;
-  saved.in_place_ = static_cast<const void*>(out.data) == rows.data;
-  saved.statistics_.reserve(4 * channels);
-  saved.scratch_.reserve(7 * channels);
-  const double bytes = static_cast<double>(count) * static_cast<double>(channels) * sizeof(*rows.data);
+                ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
+  detail::channel_norm<Activation>("batch_norm", device, x, none, none, weight, bias, y, saved,
+                                   detail::batch_norm_spec(options));
+}
 
-  A* const moments = saved.scratch_.data();  // (shift | delta | M2, channels)
-  channel_sums(device,
-               RowPass{MomentsMath<A>{1.0 / static_cast<double>(count)}, grid, std::tuple(rows), std::tuple(),
-                       std::tuple(), none, moments},
-               bytes);
-  A* const statistics = saved.statistics_.data();
-  for (Index c = 0; c < channels; ++c) {
-    const A M2 = moments[2 * channels + c];
-    const auto row =
-        standardize_row(moments[c], moments[channels + c], inverse_root(A(M2 / static_cast<A>(count) + eps)));
-    statistics[c] = row.mean;
-    statistics[channels + c] = row.rest;
-    statistics[2 * channels + c] = row.rstd;
-    statistics[3 * channels + c] = M2;
-  }
-  const A* const known = statistics;
-  channel_write(device, RowPass{BatchNormWrite<A>{}, grid, std::tuple(rows), std::tuple(w, b), std::tuple(out), known},
-                2 * bytes);
+/// batch_norm with the statistics of all ranks' data. Ranks may hold different numbers of values, also none; whether there
+/// are enough is decided after the exchange, so all ranks throw or none.
+template <class Activation = Identity, class Device, class X, class Weight, class Bias, class Y, class A, class Storage,
+          Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y,
+                ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options, C&& communicator) {
+  detail::channel_norm<Activation>("batch_norm", device, x, none, none, weight, bias, y, saved,
+                                   detail::batch_norm_spec(options), communicator);
+}
+
+/// y = act(batch_norm(x) + residual), in one pass: the end of a residual block. residual and y have the shape of x; y
+/// may be residual.
+template <class Activation = Identity, class Device, class X, class Residual, class Weight, class Bias, class Y,
+          class A, class Storage>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_add(const Device& device, const X& x, const Residual& residual, const Weight& weight, const Bias& bias,
+                    Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
+  detail::channel_norm<Activation>("batch_norm_add", device, x, residual, none, weight, bias, y, saved,
+                                   detail::batch_norm_spec(options));
+}
+
+/// batch_norm of padded data. mask has one value for each position, the same for all channels: 1 (or true) where x
+/// counts and 0 where it is padding, which enters no sum; there y is 0. Its shape is x's without the channel axis.
+/// Where nothing counts, y is 0 and moments have count 0.
+template <class Activation = Identity, class Device, class X, class Mask, class Weight, class Bias, class Y, class A,
+          class Storage>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void masked_batch_norm(const Device& device, const X& x, const Mask& mask, const Weight& weight, const Bias& bias,
+                       Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
+  detail::channel_norm<Activation>("masked_batch_norm", device, x, none, mask, weight, bias, y, saved,
+                                   detail::batch_norm_spec(options));
 }
 
 /// The gradients of batch_norm.
 ///
 /// dy, x, dx        the shape of the forward's x; dx may be dy itself
-/// weight           the forward's, ek::none where it had none
+/// weight, bias     the forward's, ek::none where it had none; without an activation bias may be left out
 /// saved            filled by the forward
 /// dweight, dbias   one value per channel, or ek::none where they are not wanted; accumulated, or overwritten as `mode`
-/// says Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
+///                  says
+/// Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
+template <class Activation = Identity, class Device, class Dy, class X, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight, const Bias& bias,
+                         ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                         GradientMode mode = GradientMode::accumulate) {
+  None dresidual;
+  detail::channel_norm_backward<Activation>("batch_norm_backward", device, dy, x, none, none, weight, bias, saved, dx,
+                                            dresidual, dweight, dbias, mode);
+}
 template <class Device, class Dy, class X, class Weight, class A, class Storage, class Dx, class Dweight, class Dbias>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
 void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
-                         BatchNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                         ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                          GradientMode mode = GradientMode::accumulate) {
-  using namespace detail;
-  static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
-  const char* const function = "batch_norm_backward";
-  if (saved.count_ == 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
-  RowArguments arguments(function);
-  const auto rows = arguments.reference("x", x, saved.axis_);
-  const RowGrid grid = arguments.grid();
-  const Index channels = grid.length;
-  if (saved.channels_ != channels || saved.count_ != grid.rows())
-    throw_shape_error(function, "saved holds ", saved.channels_, " channels of ", saved.count_, " values, ",
-                      arguments.shape());
-  if (saved.has_weight_ == is_none_v<Weight>)
-    throw_shape_error(function, saved.has_weight_ ? "weight is none, the forward had one"
-                                                  : "there is a weight, the forward had none");
-  if (saved.in_place_)
-    throw_shape_error(function,
-                      "saved comes from an in-place forward, which has overwritten x; expected a forward whose y "
-                      "is not its x");
-  const auto dy_rows = arguments.input("dy", dy);
-  const auto w = arguments.parameter("weight", weight, "channels");
-  const auto dw = arguments.parameter("dweight", dweight, "channels");
-  const auto db = arguments.parameter("dbias", dbias, "channels");
-  const auto out = arguments.output("dx", dx);
-  saved.scratch_.reserve(7 * channels);
-  const double bytes = 2 * static_cast<double>(grid.rows()) * static_cast<double>(channels) * sizeof(*rows.data);
-
-  const A* const statistics = saved.statistics_.data();
-  A* const known = saved.scratch_.data();  // (mean | rest | rstd | mean_dy | mean_dy_xhat, channels)
-  A* const sums = known + 5 * channels;    // (dy | dy_xhat, channels)
-  channel_sums(device,
-               RowPass{BatchNormGradientSums<A>{}, grid, std::tuple(dy_rows, rows), std::tuple(), std::tuple(),
-                       statistics, sums},
-               bytes);
-  std::copy_n(statistics, 3 * channels, known);
-  for (Index c = 0; c < 2 * channels; ++c) known[3 * channels + c] = sums[c] / static_cast<A>(saved.count_);
-  const A* const read = known;
-  channel_write(
-      device,
-      RowPass{BatchNormGradientWrite<A>{}, grid, std::tuple(dy_rows, rows), std::tuple(w), std::tuple(out), read},
-      1.5 * bytes);
-  put_gradient(dw, sums + channels, channels, mode);
-  put_gradient(db, sums, channels, mode);
+  batch_norm_backward<Identity>(device, dy, x, weight, none, saved, dx, dweight, dbias, mode);
 }
+
+/// The gradients of batch_norm over all ranks: two sums per channel are exchanged. dweight and dbias are this rank's own.
+template <class Activation = Identity, class Device, class Dy, class X, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight, const Bias& bias,
+                         ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                         GradientMode mode, C&& communicator) {
+  None dresidual;
+  detail::channel_norm_backward<Activation>("batch_norm_backward", device, dy, x, none, none, weight, bias, saved, dx,
+                                            dresidual, dweight, dbias, mode, communicator);
+}
+
+/// The gradients of batch_norm_add: dresidual is written beside dx. It may be dy itself where dx is not.
+template <class Activation = Identity, class Device, class Dy, class X, class Residual, class Weight, class Bias,
+          class A, class Storage, class Dx, class Dresidual, class Dweight, class Dbias>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_add_backward(const Device& device, const Dy& dy, const X& x, const Residual& residual,
+                             const Weight& weight, const Bias& bias, ChannelNormSaved<A, Storage>& saved, Dx&& dx,
+                             Dresidual&& dresidual, Dweight&& dweight, Dbias&& dbias,
+                             GradientMode mode = GradientMode::accumulate) {
+  detail::channel_norm_backward<Activation>("batch_norm_add_backward", device, dy, x, residual, none, weight, bias,
+                                            saved, dx, dresidual, dweight, dbias, mode);
+}
+
+/// The gradients of masked_batch_norm. Where the mask is 0, dx is 0 and dy is not read into any sum.
+template <class Activation = Identity, class Device, class Dy, class X, class Mask, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void masked_batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Mask& mask, const Weight& weight,
+                                const Bias& bias, ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                Dbias&& dbias, GradientMode mode = GradientMode::accumulate) {
+  None dresidual;
+  detail::channel_norm_backward<Activation>("masked_batch_norm_backward", device, dy, x, none, mask, weight, bias,
+                                            saved, dx, dresidual, dweight, dbias, mode);
+}
+
+/// Inference: y = act((x - running.mean) / sqrt(running.var + eps) * weight + bias). Reads running, changes nothing
+/// else but y, which may be x.
+template <class Activation = Identity, class Device, class X, class Weight, class Bias, class A, class Storage, class Y>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_inference(const Device& device, const X& x, const Weight& weight, const Bias& bias,
+                          const RunningStatistics<A, Storage>& running, Y&& y, const BatchNormOptions& options = {}) {
+  detail::frozen_channel_norm<Activation>("batch_norm_inference", device, x, none, none, weight, bias, running, y,
+                                          detail::batch_norm_spec(options));
+}
+
+/// The gradients of batch_norm_inference: the statistics are constants. `scratch` is used for nothing else.
+template <class Activation = Identity, class Device, class Dy, class X, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_inference_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                                   const Bias& bias, const RunningStatistics<A, Storage>& running,
+                                   ChannelNormSaved<A, Storage>& scratch, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                                   const BatchNormOptions& options = {}, GradientMode mode = GradientMode::accumulate) {
+  None dresidual;
+  detail::frozen_channel_norm_backward<Activation>("batch_norm_inference_backward", device, dy, x, none, none, weight,
+                                                   bias, running, scratch, dx, dresidual, dweight, dbias,
+                                                   detail::batch_norm_spec(options), mode);
+}
+
+/// BatchNorm with its weight (ones at first), bias (zeros), gradients, running statistics and saved statistics.
+///
+///     ek::BatchNorm<float> norm(channels);                                     // torch's defaults
+///     norm.forward(device, x, y);  norm.backward(device, dy, x, dx);           // training
+///     norm.training = false;  norm.forward(device, x, y);                      // inference
+///     ek::BatchNorm<float> slow(channels, {}, {.momentum = ek::OldWeight{0.99}});
+template <class T, class Activation = Identity, class Storage = HostStorage>
+class BatchNorm : public detail::TrackedChannelNorm<T, Activation, Storage, BatchNormOptions, detail::batch_norm_spec> {
+ public:
+  explicit BatchNorm(Index channels, const BatchNormOptions& options = {}, const RunningOptions& running_options = {},
+                     Affine affine = Affine::weight_and_bias, Tracking tracking = Tracking::on)
+      : detail::TrackedChannelNorm<T, Activation, Storage, BatchNormOptions, detail::batch_norm_spec>(
+            "BatchNorm", channels, options, affine, tracking, running_options) {}
+};
 
 }  // namespace EVENKEEL_ISA
 }  // namespace evenkeel

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "evenkeel/detail/standardize_math.hpp"
+#include "evenkeel/norms/output_backward.hpp"
 #include "evenkeel/norms/row_norm.hpp"
 
 #include <utility>
@@ -21,6 +22,7 @@ struct LayerNormOptions {
   Axes axis = {};            ///< the normalized axis or neighbouring axes
   bool unit_offset = false;  ///< y = xhat * (1 + weight) + bias, the sum formed in the accumulator type
   Rounding rounding = Rounding::round_once;
+  bool backward_from_output = false;  ///< saved keeps what layer_norm_backward_from_output needs beside y
 };
 
 /// Statistics that layer_norm leaves for layer_norm_backward, and scratch. A is the accumulator type of the data.
@@ -30,6 +32,15 @@ class LayerNormSaved : public detail::SavedRows<A, 3, Storage> {
   /// The mean, rounded to one number. The backward uses what that leaves, too.
   A mean(Index row) const { return this->field(0, row); }
   A rstd(Index row) const { return this->field(2, row); }
+
+  /// What forwards keep of x becomes xhat, when the statistics are known.
+  void standardize_kept() {
+    for (Index k = 0; k < this->kept_features; ++k)
+      for (Index r = 0; r < this->rows(); ++r) {
+        A& x = this->kept_xhat.data()[k * this->rows() + r];
+        x = detail::StandardizeRow<A>{this->field(0, r), this->field(1, r), this->field(2, r)}.xhat(x);
+      }
+  }
 };
 
 namespace detail {
@@ -57,10 +68,12 @@ inline namespace EVENKEEL_ISA {
 
 /// y = (x - mean) * rstd * weight + bias, row by row.
 ///
-/// x, y          any shape, the same for both; y may be x itself, then no backward is possible; partial overlap is an
-/// error weight, bias  length values of any scalar type, or ek::none saved         receives mean and rstd per row, or
-/// ek::none for inference Writes y and saved. Throws ShapeError before any work. The eps stands inside the root. With
-/// eps = 0 a constant row gives y = bias. Allocates nothing but what saved lacks. Example: examples/quickstart.cpp.
+/// x, y          any shape, the same for both; partial overlap is an error; y may be x itself, then the only backward is
+///               the one from y
+/// weight, bias  length values of any scalar type, or ek::none
+/// saved         receives mean and rstd per row, or ek::none for inference
+/// Writes y and saved. Throws ShapeError before any work. The eps stands inside the root. With eps = 0 a constant row
+/// gives y = bias. Allocates nothing but what saved lacks. Example: examples/quickstart.cpp.
 template <class Device, class X, class Weight, class Bias, class Y, class Saved>
   requires detail::SavedOrNone<Saved, LayerNormSaved, X>
 void layer_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y, Saved&& saved,
@@ -101,6 +114,18 @@ void add_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsu
                              GradientMode mode = GradientMode::accumulate) {
   detail::row_norm_backward<detail::Standardize>("add_layer_norm_backward", "sum", device, dy, dsum, sum, weight, saved,
                                                  dx, dweight, dbias, mode);
+}
+
+/// The gradients of layer_norm from its output y, for which the forward had the option backward_from_output: x need not
+/// be kept, and y may have been written over it. Right also for weights at or near 0. bias is the forward's. Sums over
+/// the features whose weight is small beside their bias run on the calling thread.
+template <class Device, class Dy, class Y, class Weight, class Bias, class A, class Storage, class Dx, class Dweight,
+          class Dbias>
+void layer_norm_backward_from_output(const Device& device, const Dy& dy, const Y& y, const Weight& weight,
+                                     const Bias& bias, LayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                     Dbias&& dbias, GradientMode mode = GradientMode::accumulate) {
+  detail::row_norm_backward_from_output<true>("layer_norm_backward_from_output", device, dy, y, weight, bias, saved, dx,
+                                              dweight, dbias, mode);
 }
 
 /// LayerNorm with its weight (ones at first; zeros with unit_offset), bias, their gradients and saved statistics.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "evenkeel/detail/standardize_math.hpp"
+#include "evenkeel/norms/output_backward.hpp"
 #include "evenkeel/norms/row_norm.hpp"
 
 #include <tuple>
@@ -44,6 +45,21 @@ struct RmsForward {
   EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>&) const {
     return {inverse_root(S(s[0] * inv_n + eps))};
   }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool ready(const Start<S>&) const {
+    return true;
+  }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
+    return in_range(row.rstd);
+  }
+  EVENKEEL_HD static double magnitude(double x) { return x; }
+  auto careful(double largest, std::int64_t length) const {
+    const double scale = careful_scale<A>(largest, eps);
+    using Wide = RmsForward<double, Affine>;
+    return CarefulForward<Wide>{Wide{1 / static_cast<double>(length), eps * scale * scale}, scale};
+  }
+  Row<double> unscaled(const Row<double>& row, double scale) const { return {row.rstd * scale}; }
   EVENKEEL_MATH template <class V, class S, class W, class B>
   EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const W& weight, const B& bias) const {
     y[0] = Affine::apply(V(x * row.rstd), weight, bias);
@@ -82,6 +98,23 @@ struct RmsBackward {
   EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>& start) const {
     return {start.rstd, s[0] * inv_n};
   }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool ready(const Start<S>& start) const {
+    return in_range(start.rstd);
+  }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
+    return finite(row.mean_hxhat);
+  }
+  template <class R>
+  EVENKEEL_HD static double magnitude(double, double x, const R&) {
+    return x;
+  }
+  auto careful(double largest, std::int64_t length) const {
+    using Wide = RmsBackward<double, Affine, Terms>;
+    return CarefulBackward<Wide>{Wide{1 / static_cast<double>(length)}, careful_scale<A>(largest, 0)};
+  }
+  Known<double> rescaled(const Known<double>& known, double scale) const { return {known.rstd / scale}; }
   EVENKEEL_MATH template <class V, class S, class R, class W>
   EVENKEEL_HD void write(Values<V, 1>& dx, const Row<S>& row, const V& dy, const V& x, const R& dsum,
                          const W& weight) const {
@@ -109,6 +142,7 @@ struct RmsNormOptions {
   Axes axis = {};            ///< the normalized axis or neighbouring axes
   bool unit_offset = false;  ///< y = xhat * (1 + weight), the sum formed in the accumulator type (Gemma)
   Rounding rounding = Rounding::round_once;
+  bool backward_from_output = false;  ///< saved keeps what rms_norm_backward_from_output needs beside y
 };
 
 /// Statistics that rms_norm leaves for rms_norm_backward, and scratch. A is the accumulator type of the data.
@@ -116,6 +150,15 @@ template <class A, class Storage = HostStorage>
 class RmsNormSaved : public detail::SavedRows<A, 1, Storage> {
  public:
   A rstd(Index row) const { return this->field(0, row); }
+
+  /// What forwards keep of x becomes xhat, when the statistics are known.
+  void standardize_kept() {
+    for (Index k = 0; k < this->kept_features; ++k)
+      for (Index r = 0; r < this->rows(); ++r) {
+        A& x = this->kept_xhat.data()[k * this->rows() + r];
+        x = x * this->field(0, r);
+      }
+  }
 };
 
 namespace detail {
@@ -137,7 +180,7 @@ inline namespace EVENKEEL_ISA {
 
 /// y = x * rstd * weight + bias, row by row.
 ///
-/// x, y     any shape, the same for both; y may be x itself, then no backward is possible; partial overlap is an error
+/// x, y     any shape, the same for both; y may be x itself, then the only backward is from y; partial overlap is an error
 /// weight   length values of any scalar type, or ek::none
 /// bias     the same
 /// saved    receives rstd per row, or ek::none for inference
@@ -200,6 +243,16 @@ void add_rms_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum,
                            GradientMode mode = GradientMode::accumulate) {
   detail::row_norm_backward<detail::Rms>("add_rms_norm_backward", "sum", device, dy, dsum, sum, weight, saved, dx,
                                          dweight, none, mode);
+}
+
+/// The gradients of rms_norm from its output y: see layer_norm_backward_from_output. bias and dbias may be ek::none.
+template <class Device, class Dy, class Y, class Weight, class Bias, class A, class Storage, class Dx, class Dweight,
+          class Dbias>
+void rms_norm_backward_from_output(const Device& device, const Dy& dy, const Y& y, const Weight& weight,
+                                   const Bias& bias, RmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                   Dbias&& dbias, GradientMode mode = GradientMode::accumulate) {
+  detail::row_norm_backward_from_output<false>("rms_norm_backward_from_output", device, dy, y, weight, bias, saved, dx,
+                                               dweight, dbias, mode);
 }
 
 /// RMSNorm with its weight (ones at first; zeros with unit_offset), gradient and saved statistics.

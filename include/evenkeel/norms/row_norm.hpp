@@ -9,13 +9,11 @@
 #include "evenkeel/saved.hpp"
 
 #include <array>
+#include <cmath>
 #include <tuple>
 #include <utility>
 
 namespace evenkeel {
-
-/// Which parameters a layer has.
-enum class Affine { off, weight, weight_and_bias };
 
 namespace detail {
 
@@ -45,6 +43,36 @@ void with_affine(bool unit_offset, Rounding rounding, const F& f) {
 
 inline namespace EVENKEEL_ISA {
 
+/// Before a forward that may overwrite x: the features for which (y - bias) / weight would not give xhat back, and their
+/// x. With |bias| <= 8 |weight| it does, to a few units in the last place.
+template <class Saved, class T, class W, class B>
+void keep_features(Saved& saved, const Rows<T>& x, const RowGrid& grid, const W& w, const B& b, bool unit_offset) {
+  using A = typename Saved::Scalar;
+  const auto lost = [&](Index i) {
+    if constexpr (is_none_v<W>) {
+      return false;
+    } else {
+      const A weight = std::abs(static_cast<A>(w[i]) + A(unit_offset));
+      A bias = 0;
+      if constexpr (!is_none_v<B>) bias = std::abs(static_cast<A>(b[i]));
+      return weight * 8 <= bias || weight < A(1e-18f);
+    }
+  };
+  Index kept = 0;
+  for (Index i = 0; i < grid.length; ++i) kept += lost(i);
+  saved.kept_features = kept;
+  saved.kept_index.reserve(kept);
+  saved.kept_xhat.reserve(kept * grid.rows());
+  kept = 0;
+  for (Index i = 0; i < grid.length; ++i) {
+    if (!lost(i)) continue;
+    saved.kept_index.data()[kept] = i;
+    for (Index r = 0; r < grid.rows(); ++r)
+      saved.kept_xhat.data()[kept * grid.rows() + r] = static_cast<A>(*element_at(x, grid, r, i));
+    ++kept;
+  }
+}
+
 /// Forward of the norm whose math is Norm::Forward, of x, or of sum = x + residual.
 template <class Norm, class Device, class X, class Residual, class Weight, class Bias, class Sum, class Y, class Saved,
           class Options>
@@ -60,6 +88,13 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
   const RowGrid grid = arguments.grid();
+  constexpr bool keeps = is_none_v<Sum> && !is_none_v<Saved> && requires { options.backward_from_output; };
+  const bool for_output = [&] {
+    if constexpr (keeps)
+      return options.backward_from_output;
+    else
+      return false;
+  }();
   const auto run = [&](const auto& outputs) {
     const auto out = std::get<0>(outputs);
     const auto kept = [&] {
@@ -67,8 +102,12 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
         return none;
       else
         return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
-                            !is_none_v<Weight>, is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data});
+                            !is_none_v<Weight>,
+                            is_none_v<Sum> && grid.rows() > 0 && static_cast<const void*>(out.data) == rows.data,
+                            !is_none_v<Bias>, for_output});
     }();
+    if constexpr (keeps)
+      if (for_output) keep_features(saved, rows, grid, w, b, options.unit_offset);
     with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
       const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
       if constexpr (is_none_v<Sum>)
@@ -77,6 +116,8 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
         row_pass(device, RowPass{AddMath<decltype(math), scalar_t<Sum>>{math}, grid, std::tuple(rows, added),
                                  std::tuple(w, b), outputs, none, kept});
     });
+    if constexpr (keeps)
+      if (for_output) saved.standardize_kept();
   };
   if constexpr (is_none_v<Sum>) {
     run(std::tuple(arguments.output("y", y)));

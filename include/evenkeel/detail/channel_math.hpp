@@ -1,0 +1,85 @@
+/// What a pass over channels is made of. No CUDA header.
+///
+/// A pass keeps a channel axis, and where the norm asks for it a sample axis, and reduces all others. One sample and
+/// one channel make a cell. channel_sums turns the elements of each cell into a few values, channel_write goes over the
+/// elements again with values that are known for each cell; what happens between is the norm's own: cells are merged
+/// into groups, or exchanged with other processes.
+///
+/// The math is that of row_math.hpp with a cell in the place of a row, and parameters that belong to channels. finish
+/// is called with sums in double, whatever the data are: a channel may have millions of elements.
+#pragma once
+
+#include "evenkeel/detail/row_math.hpp"
+
+#include <array>
+
+namespace evenkeel::detail {
+
+/// Samples and channels that are kept, and the extents that are reduced.
+struct ChannelGrid {
+  Index samples = 1, channels = 0;
+  std::array<Index, 4> extent{1, 1, 1, 1};
+
+  Index cells() const { return samples * channels; }
+  /// Values of one cell.
+  Index count() const { return extent[0] * extent[1] * extent[2] * extent[3]; }
+};
+
+/// Where the cells of one tensor lie.
+template <class T>
+struct Cells {
+  T* data;
+  Index sample_stride, channel_stride;
+  std::array<Index, 4> stride;
+};
+
+/// Which level of an AxisView counts the samples.
+enum class SampleLevel { none, outer, inner };
+
+/// The grid of rows seen as cells, `ghost` samples counted as one.
+inline ChannelGrid channel_grid(const RowGrid& rows, SampleLevel level, Index ghost = 1) {
+  ChannelGrid grid{1, rows.length, {rows.extent[0], rows.extent[1], rows.extent[2], 1}};
+  if (level == SampleLevel::none) return grid;
+  Index& samples = grid.extent[level == SampleLevel::outer ? 0 : 2];
+  grid.samples = samples / ghost;
+  samples = ghost;
+  return grid;
+}
+template <class T>
+Cells<T> cells_of(const Rows<T>& rows, SampleLevel level, Index ghost = 1) {
+  const Index sample_stride = rows.stride[level == SampleLevel::outer ? 0 : 2];
+  return {rows.data,
+          level == SampleLevel::none ? 0 : ghost * sample_stride,
+          rows.length_stride,
+          {rows.stride[0], rows.stride[1], rows.stride[2], 0}};
+}
+inline None cells_of(None, SampleLevel, Index = 1) { return none; }
+
+/// One pass. `known` holds the math's Known (channel_sums) or Row (channel_write) as (members, cells), or None; `kept`
+/// receives the members of what finish returns, (members, cells). A parameter has one value for each channel.
+template <class Math, class Inputs, class Parameters, class Outputs, class Known = None, class Kept = None>
+struct ChannelPass {
+  Math math;
+  ChannelGrid grid;
+  Inputs inputs;
+  Parameters parameters;
+  Outputs outputs;
+  Known known{};
+  Kept kept{};
+};
+template <class M, class I, class P, class O, class Known = None, class Kept = None>
+ChannelPass(M, ChannelGrid, I, P, O, Known = {}, Kept = {}) -> ChannelPass<M, I, P, O, Known, Kept>;
+
+/// A pass over rows seen as one over channels: one sample, and a channel for each place in a row.
+template <class M, class... X, class P, class... Y, class Known, class Kept>
+auto over_channels(const RowPass<M, std::tuple<X...>, P, std::tuple<Y...>, Known, Kept>& pass) {
+  const auto all = [&](const auto& tensors) {
+    return std::apply([&](const auto&... t) { return std::tuple(cells_of(t, SampleLevel::none)...); }, tensors);
+  };
+  return ChannelPass{pass.math,         channel_grid(pass.grid, SampleLevel::none),
+                     all(pass.inputs),  pass.parameters,
+                     all(pass.outputs), pass.known,
+                     pass.kept};
+}
+
+}  // namespace evenkeel::detail
