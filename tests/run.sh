@@ -4,6 +4,7 @@
 #   tests/run.sh [--preset dev|clang|sanitize|debug] [ctest arguments]
 #   tests/run.sh -L norms          builds and runs one family
 #   tests/run.sh -L invariants     the facts, one line each with its figure
+#   tests/run.sh -L cases          faults from public bug reports, PyTorch's numbers: how many were checked
 #
 # EVENKEEL_PRESET names the preset too. Parallelism: CMAKE_BUILD_PARALLEL_LEVEL, CTEST_PARALLEL_LEVEL.
 set -eu
@@ -30,13 +31,15 @@ esac
 need_base
 need_header catch2 catch2/catch.hpp catch2/catch_all.hpp
 need_header libcli11-dev CLI/CLI.hpp
+need_header nlohmann-json3-dev nlohmann/json.hpp
 [ "$preset" != clang ] || need_command clang clang++
 install_missing
 
 cd "$root"
 cmake --preset "$preset"
 case $label in
-  core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants | bits)
+  core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants | bits | \
+    cases)
     target=tests_$label ;;
   *) target=all ;;
 esac
@@ -47,17 +50,18 @@ run_ctest() {
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --no-label-summary \
     ${arguments[@]+"${arguments[@]}"}
 }
-if [ "$label" != invariants ]; then
-  run_ctest
-  exit
-fi
+case $label in
+  invariants) lines='^ *fact [0-9]+' ;;
+  cases) lines='^(cases|golden): ' ;;
+  *) run_ctest; exit ;;
+esac
 
-# ctest hides what passing tests print, but keeps it in its log; the facts come first so that its summary stays last.
+# ctest hides what passing tests print, but keeps it in its log; these lines come first so that its summary stays last.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0
 run_ctest >"$log" 2>&1 || status=$?
-grep -E '^ *fact [0-9]+' "build/$preset/Testing/Temporary/LastTest.log" | sed 's/^ *//' | sort -u -k 2,2n -k 3 || true
+grep -E "$lines" "build/$preset/Testing/Temporary/LastTest.log" | sed 's/^ *//' | sort -u -k 2,2n -k 3 || true
 echo
 cat "$log"
 exit $status

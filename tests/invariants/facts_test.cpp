@@ -1,7 +1,8 @@
 // Facts that anyone can check against PyTorch, one printed line each.
-#include "golden/golden_values.hpp"
+#include "golden/golden.hpp"
 #include "residual/sublayers.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -46,6 +47,28 @@ TEST_CASE("fact 1: LayerNorm and RMSNorm are torch's, and only LayerNorm ignores
   CHECK(rms_distance <= 5e-7);
   CHECK(layer_move < 1e-4);
   CHECK(rms_move > 1e-2);
+}
+
+TEST_CASE("fact 2: BatchNorm centres each feature in training, follows the mean, and infers with what it has followed",
+          "[invariants][norms]") {
+  const ek::Index samples = 256, features = 8;
+  Matrix x(samples, features), y(samples, features), inferred(samples, features);
+  ek::RandomStream(2, "fact 2").fill_normal(x.data(), x.size(), 7.0, 3.0);
+  ek::BatchNorm<float> norm(features);
+  norm.forward(ek::serial, x, y);
+  const double centre = y.cast<double>().colwise().mean().cwiseAbs().maxCoeff();
+  const double followed = double(*std::min_element(norm.running.mean(), norm.running.mean() + features));
+  norm.training = false;
+  norm.forward(ek::serial, x, inferred);
+  const double apart = (inferred - y).cwiseAbs().maxCoeff();
+  std::printf("fact 2: largest mean of a feature after BatchNorm %.2g (expected up to 1e-6; input mean 7, spread 3)\n",
+              centre);
+  std::printf("fact 2: smallest running mean after one batch %.3f (expected near 0.7, it starts at 0)\n", followed);
+  std::printf("fact 2: inference is apart from training by %.2f (expected over 1)\n", apart);
+  CHECK(centre <= 1e-6);
+  CHECK(followed > 0.5);
+  CHECK(followed < 0.9);
+  CHECK(apart > 1);
 }
 
 constexpr ek::Index width = 64, batch = 16;

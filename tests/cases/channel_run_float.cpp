@@ -1,0 +1,3 @@
+#include "cases/channel_run_impl.hpp"
+
+CASES_TEST_RUN(float, float);
