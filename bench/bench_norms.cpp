@@ -33,9 +33,10 @@ class Matrix {
 
 /// What every norm needs, in the shape of the benchmark's arguments.
 struct Data {
-  explicit Data(const benchmark::State& state, Index shift = 0)
-      : rows(state.range(0)),
-        length(state.range(1)),
+  explicit Data(const benchmark::State& state, Index shift = 0) : Data(state.range(0), state.range(1), shift) {}
+  Data(Index row_count, Index row_length, Index shift = 0)
+      : rows(row_count),
+        length(row_length),
         x_memory(rows, length, shift),
         y_memory(rows, length, shift),
         dy_memory(rows, length, shift),
@@ -109,6 +110,70 @@ void batch_norm_backward(benchmark::State& state) {
   });
 }
 
+/// Images, N x C x space: statistics per channel, or per sample and group.
+struct Images {
+  using Tensor = Eigen::TensorMap<Eigen::Tensor<float, 3, Eigen::RowMajor>>;
+  explicit Images(const benchmark::State& state)
+      : n(state.range(0)),
+        c(state.range(1)),
+        space(state.range(2)),
+        x_memory(n * c, space),
+        y_memory(n * c, space),
+        dy_memory(n * c, space) {}
+
+  Index n, c, space;
+  Matrix x_memory, y_memory, dy_memory;
+  Tensor x{x_memory.map().data(), n, c, space}, y{y_memory.map().data(), n, c, space},
+      dy{dy_memory.map().data(), n, c, space};
+  Eigen::ArrayXf weight = Eigen::ArrayXf::LinSpaced(c, 0.5f, 1.5f), bias = weight - 1;
+  Eigen::ArrayXf dweight = Eigen::ArrayXf::Zero(c), dbias = dweight;
+  ek::BatchNormSaved<float> batch_saved;
+  ek::GroupNormSaved<float> group_saved;
+};
+template <class F>
+void against_copy(benchmark::State& state, const Images& d, int arrays, const F& operation) {
+  against_copy(state, Data(d.n * d.c, d.space), arrays, operation);
+}
+void batch_norm_images_forward(benchmark::State& state) {
+  Images d(state);
+  against_copy(state, d, 2, [&] { ek::batch_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.batch_saved); });
+}
+void batch_norm_images_backward(benchmark::State& state) {
+  Images d(state);
+  ek::batch_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.batch_saved);
+  against_copy(state, d, 3, [&] {
+    ek::batch_norm_backward(ek::serial, d.dy, d.x, d.weight, d.batch_saved, d.y, d.dweight, d.dbias);
+  });
+}
+void group_norm_images_forward(benchmark::State& state) {
+  Images d(state);
+  against_copy(state, d, 2,
+               [&] { ek::group_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.group_saved, {.groups = 32}); });
+}
+void group_norm_images_backward(benchmark::State& state) {
+  Images d(state);
+  ek::group_norm(ek::serial, d.x, d.weight, d.bias, d.y, d.group_saved, {.groups = 32});
+  against_copy(state, d, 3, [&] {
+    ek::group_norm_backward(ek::serial, d.dy, d.x, d.weight, d.group_saved, d.y, d.dweight, d.dbias);
+  });
+}
+
+void l2_norm_forward(benchmark::State& state) {
+  Data d(state);
+  against_copy(state, d, 2, [&] { ek::l2_norm(ek::serial, d.x, d.weight, d.y, ek::none); });
+}
+void dyt_forward(benchmark::State& state) {
+  Data d(state);
+  const float alpha = 0.5f;
+  against_copy(state, d, 2, [&] { ek::dyt(ek::serial, d.x, &alpha, d.weight, d.bias, d.y, ek::none); });
+}
+void weight_norm_forward(benchmark::State& state) {
+  Data d(state);
+  const Eigen::ArrayXf g = Eigen::ArrayXf::Ones(d.rows);
+  ek::WeightNormSaved<float> saved;
+  against_copy(state, d, 2, [&] { ek::weight_norm(ek::serial, d.x, g, d.y, saved); });
+}
+
 /// One thread against a pool of as many as the machine has.
 void layer_norm_forward_threads(benchmark::State& state) {
   Data d(state);
@@ -148,6 +213,10 @@ void row_shapes(benchmark::internal::Benchmark* b) {
 void channel_shapes(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(101)->Args({64, 768})->Args({2048, 1024});
 }
+void image_shapes(benchmark::internal::Benchmark* b) {
+  b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(51);
+  b->Args({32, 64, 56 * 56})->Args({8, 256, 14 * 14})->Args({2, 512, 64 * 64});
+}
 void yardstick_shapes(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(501)->Args({64, 768})->Args({512, 768});
 }
@@ -167,6 +236,13 @@ BENCHMARK(add_rms_norm_forward)->Apply(row_shapes);
 BENCHMARK(add_rms_norm_backward)->Apply(row_shapes);
 BENCHMARK(batch_norm_forward)->Apply(channel_shapes);
 BENCHMARK(batch_norm_backward)->Apply(channel_shapes);
+BENCHMARK(batch_norm_images_forward)->Apply(image_shapes);
+BENCHMARK(batch_norm_images_backward)->Apply(image_shapes);
+BENCHMARK(group_norm_images_forward)->Apply(image_shapes);
+BENCHMARK(group_norm_images_backward)->Apply(image_shapes);
+BENCHMARK(l2_norm_forward)->Apply(channel_shapes);
+BENCHMARK(dyt_forward)->Apply(channel_shapes);
+BENCHMARK(weight_norm_forward)->Apply(channel_shapes);
 BENCHMARK(layer_norm_forward_threads)->Apply(thread_shapes);
 BENCHMARK(layer_norm_forward_yardstick)->Apply(yardstick_shapes);
 
