@@ -27,6 +27,10 @@ void check_scaled_rows(std::size_t length, double scale) {
   };
   Matrix y(x), dx(x), plain_y(x), plain_dx(x);
   const Vector<T> dweight = run(scaled, y, dx), plain_dweight = run(x, plain_y, plain_dx);
+  // In place as well: a row that is done again must still find its x.
+  Matrix in_place = scaled;
+  Norm::forward(ek::serial, in_place, weight, ek::none, in_place, ek::none, {.eps = 0, .axis = 1});
+  CHECK((in_place.array() == y.array()).all());
   const double epsilon = epsilon_of<T>();
   const double reach = 1 + double(plain_y.array().abs().maxCoeff()),
                reach_dx = 1 + double(plain_dx.array().abs().maxCoeff());
