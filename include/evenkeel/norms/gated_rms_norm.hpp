@@ -198,7 +198,7 @@ void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const W
       return none;
     } else {
       saved.order = options.order;
-      saved.gate_overwritten = static_cast<const void*>(out.data) == gate_rows.data;
+      saved.gate_overwritten = grid.rows() > 0 && static_cast<const void*>(out.data) == gate_rows.data;
       return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
                           !is_none_v<Weight>, static_cast<const void*>(out.data) == rows.data});
     }

@@ -102,8 +102,7 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
         return none;
       else
         return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
-                            !is_none_v<Weight>,
-                            is_none_v<Sum> && grid.rows() > 0 && static_cast<const void*>(out.data) == rows.data,
+                            !is_none_v<Weight>, is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data,
                             !is_none_v<Bias>, for_output});
     }();
     if constexpr (keeps)
