@@ -15,6 +15,7 @@
 #include "evenkeel/norms/instance_norm.hpp"
 #include "evenkeel/norms/l2_norm.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
+#include "evenkeel/norms/masked_norm.hpp"
 #include "evenkeel/norms/partial_rms_norm.hpp"
 #include "evenkeel/norms/qk_norm.hpp"
 #include "evenkeel/norms/rms_norm.hpp"

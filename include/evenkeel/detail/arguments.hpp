@@ -97,9 +97,22 @@ class RowArguments {
     } else {
       static_assert(!is_axis_view<T>, "evenkeel: a mask must be an Eigen tensor, matrix, array, map or vector");
       const auto view =
-          view_as<const std::remove_const_t<element_t<const T>>>(mask_geometry(name, layout_of(t)), t.data());
+          view_as<const scalar_t<T>>(mask_geometry(name, layout_of(t), "one value for each position of "), t.data());
       remember(name, view, false);
       return rows_of(view);
+    }
+  }
+
+  /// One value for each element, or one for each row: the reference's shape, or that without the reduced axes, or with
+  /// extent 1 there. Or none.
+  template <class T>
+  auto row_mask(const char* name, const T& t) {
+    if constexpr (is_none_v<T>) {
+      return none;
+    } else {
+      const auto view = view_as<const scalar_t<T>>(row_mask_geometry(name, t), data_of(t));
+      remember(name, view, false);
+      return MaskRows<const scalar_t<T>>{rows_of(view)};
     }
   }
 
@@ -151,15 +164,15 @@ class RowArguments {
     if (sample_axis_ >= range_.first && sample_axis_ <= range_.last)
       throw_shape_error(function_, "the sample axis ", named, " is the channel axis (", shape(), ")");
   }
-  Geometry mask_geometry(const char* name, const Layout& mask) const {
-    const int channel = range_.first;
+  /// The reference's shape without its channel axis, or without the axes of its rows, or with extent 1 there.
+  Geometry mask_geometry(const char* name, const Layout& mask, const char* expected) const {
     Layout layout = layout_;  // of the reference, with one channel
     const bool full = mask.rank == layout_.rank;
-    const bool fits = !is_view_ && range_.first == range_.last && (full || mask.rank == layout_.rank - 1);
+    const bool fits = !is_view_ && (full || mask.rank == layout_.rank - (range_.last - range_.first + 1));
     bool same = fits;
     for (int a = 0, m = 0; fits && a < layout_.rank; ++a) {
       const auto to = static_cast<std::size_t>(a), from = static_cast<std::size_t>(m);
-      if (a == channel) {
+      if (a >= range_.first && a <= range_.last) {
         layout.extent[to] = 1;
         layout.stride[to] = 0;
         if (full) same = same && mask.extent[from] == 1, ++m;
@@ -171,11 +184,27 @@ class RowArguments {
       }
     }
     if (!same)
-      throw_shape_error(function_, name, " is ", text(mask), ", expected one value for each position of ", name_, " (",
-                        shape(), ")");
+      throw_shape_error(function_, name, " is ", text(mask), ", expected ", expected, name_, " (", shape(), ")");
     Geometry view = geometry_along(function_, name, layout, range_, sample_axis_);
+    if (view.outer != view_.outer || view.inner != view_.inner)
+      throw_shape_error(function_, name, " (", text(mask), ") has gaps or another storage order than ", name_, " (",
+                        shape(), "), expected memory in which its axes can be counted as one");
     view.stride = 0;
     return view;
+  }
+  template <class T>
+  Geometry row_mask_geometry(const char* name, const T& t) const {
+    if constexpr (is_axis_view<T>) {
+      Geometry view = view_as<const void>(t, t.data);
+      if (!is_view_ || view.length != 1 || view.outer != view_.outer || view.inner != view_.inner)
+        return same_shape(name, t);
+      view.stride = 0;
+      return view;
+    } else {
+      const Layout mask = layout_of(t);
+      if (!is_view_ && same_extents(mask, layout_)) return same_layout(name, mask);
+      return mask_geometry(name, mask, "one value for each element or each row of ");
+    }
   }
 
   template <class T>

@@ -60,7 +60,10 @@ struct CarefulForward {
                   const P&... parameters) const {
     norm.accumulate(s, terms, start, x * scale, parameters...);
   }
-  Row<double> finish(const Values<double, sums>& s, const Start<double>& start) const { return norm.finish(s, start); }
+  template <class... N>
+  Row<double> finish(const Values<double, sums>& s, const Start<double>& start, const N&... inverse_count) const {
+    return norm.finish(s, start, inverse_count...);
+  }
   Start<double> restart(const Start<double>& start, const Row<double>& row) const requires requires(const Norm& n) {
     n.restart(start, row);
   }
@@ -96,7 +99,10 @@ struct CarefulBackward {
                   double x, const R& dsum, const W& weight) const {
     norm.accumulate(s, terms, start, dy, x * scale, dsum, weight);
   }
-  Row<double> finish(const Values<double, sums>& s, const Start<double>& start) const { return norm.finish(s, start); }
+  template <class... N>
+  Row<double> finish(const Values<double, sums>& s, const Start<double>& start, const N&... inverse_count) const {
+    return norm.finish(s, start, inverse_count...);
+  }
   template <class R, class W>
   void write(Values<double, 1>& dx, const Row<double>& row, double dy, double x, const R& dsum, const W& weight) const {
     norm.write(dx, row, dy, x * scale, none, weight);

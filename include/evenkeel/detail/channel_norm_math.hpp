@@ -13,15 +13,6 @@
 
 namespace evenkeel::detail {
 
-/// v where the mask is set, else 0; NaN and infinity do not get through.
-EVENKEEL_MATH template <class V, class Mask>
-EVENKEEL_HD V where(const Mask& mask, const V& v) {
-  if constexpr (is_none_v<Mask>)
-    return v;
-  else
-    return select_less(splat<V>(0), V(mask), v, splat<V>(0));
-}
-
 /// Inputs x, mask. Sums to the moments of a cell.
 template <class A, bool Masked>
 struct ChannelMoments {

@@ -238,17 +238,27 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
       for_each_field(known, [&](int k, V& value) {
         value = load_lanes<V>(pass_.known + k * pass_.grid.rows() + r, lane_rows, at.count);
       });
-    const auto start_at = [&](Index i) EVENKEEL_INLINE_LAMBDA {
+    const auto with_inputs = [&](Index i, const auto& f) EVENKEEL_INLINE_LAMBDA {
       return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
-        return math_.start(known, load_lane<Packed>(std::get<I>(x), at, i)...);
+        return f(load_lane<Packed>(std::get<I>(x), at, i)...);
       }
       (std::index_sequence_for<X...>{});
     };
+    const auto start_at = [&](Index i) EVENKEEL_INLINE_LAMBDA {
+      return with_inputs(i, [&](const auto&... v) EVENKEEL_INLINE_LAMBDA { return math_.start(known, v...); });
+    };
     Start start = start_at(0);
     if constexpr (averages_shift<Math>) {
+      const auto counts_at = [&](Index i) EVENKEEL_INLINE_LAMBDA {
+        return with_inputs(i, [&](const auto&... v) EVENKEEL_INLINE_LAMBDA { return counts_of(math_, v...); });
+      };
       const Index values = shift_values<Math>(n_);
-      for (Index i = 1; i < values; ++i) start.shift += start_at(i).shift;
-      start.shift *= splat<V>(A(1) / static_cast<A>(values));
+      V count = counts_at(0);
+      for (Index i = 1; i < values; ++i) {
+        start.shift += start_at(i).shift;
+        count += counts_at(i);
+      }
+      start.shift = start.shift / max(count, splat<V>(1));
     }
     return start;
   }

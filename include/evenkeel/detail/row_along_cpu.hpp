@@ -30,12 +30,6 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
  public:
   /// Whether every tensor's rows are contiguous, and no shorter than a pack.
   static bool fits(const Pass& pass) {
-    const auto contiguous = [](const auto& rows) {
-      if constexpr (is_none_v<decltype(rows)>)
-        return true;
-      else
-        return rows.length_stride == 1;
-    };
     return pass.grid.length >= W && std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
            std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
   }
@@ -44,6 +38,16 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   static void run(const Pass& pass, Index first, Index last, A* memory) { RowsAlong(pass, memory).loop(first, last); }
 
  private:
+  template <class T>
+  static bool contiguous(const Rows<T>& rows) {
+    return rows.length_stride == 1;
+  }
+  template <class T>
+  static bool contiguous(const MaskRows<T>& rows) {
+    return rows.length_stride == 0 || rows.length_stride == 1;
+  }
+  static bool contiguous(None) { return true; }
+
   RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {}
 
   /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
@@ -270,7 +274,8 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA {
       if constexpr (averages_shift<Math>) {
         const auto starts = pass_.math.start(typename Math::template Known<V>{}, load_at<V>(std::get<I>(x), 0)...);
-        return Start{lane_sum(starts.shift) * (A(1) / W)};
+        const A count = lane_sum(counts_of(pass_.math, load_at<V>(std::get<I>(x), 0)...));
+        return Start{lane_sum(starts.shift) / max(count, A(1))};
       } else {
         return pass_.math.start(known, load_at<A>(std::get<I>(x), 0)...);
       }
@@ -286,10 +291,18 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   EVENKEEL_HOST T* row_of(const Rows<T>& rows, Index r) const {
     return element_at(rows, pass_.grid, r, 0);
   }
+  template <class T>
+  EVENKEEL_HOST MaskRow<T> row_of(const MaskRows<T>& rows, Index r) const {
+    return {element_at(rows, pass_.grid, r, 0), rows.length_stride};
+  }
   EVENKEEL_HOST None row_of(None, Index) const { return none; }
   template <class T>
   EVENKEEL_HOST static T* row_after(T* row, const Rows<T>& rows) {
     return row + rows.stride[1];
+  }
+  template <class T>
+  EVENKEEL_HOST static MaskRow<T> row_after(const MaskRow<T>& row, const MaskRows<T>& rows) {
+    return {row.data + rows.stride[1], row.stride};
   }
   EVENKEEL_HOST static None row_after(None, None) { return none; }
   template <class Pointers, class... T>

@@ -28,7 +28,13 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
   void run(Features* features) {
     double largest = 0;
     for (Index i = 0; i < n_; ++i)
-      with_inputs(i, [&](const auto&... x) { largest = std::fmax(largest, std::abs(pass_.math.magnitude(x...))); });
+      with_inputs(i, [&](const auto&... x) {
+        std::apply(
+            [&](const auto&... p) {
+              largest = std::fmax(largest, std::abs(pass_.math.magnitude(x..., load_double(p, i)...)));
+            },
+            pass_.parameters);
+      });
     const auto math = pass_.math.careful(largest, n_);
     using Careful = std::remove_const_t<decltype(math)>;
     typename Careful::template Known<double> known{};

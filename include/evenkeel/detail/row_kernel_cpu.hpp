@@ -30,6 +30,17 @@ EVENKEEL_HOST V load_at(const T* p, Index i) {
   return load<V>(p + i);
 }
 
+/// One row of MaskRows.
+template <class T>
+struct MaskRow {
+  T* data;
+  Index stride;  // 0 or 1
+};
+template <class V, class T>
+EVENKEEL_HOST V load_at(const MaskRow<T>& row, Index i) {
+  return row.stride == 0 ? splat<V>(load<typename Lanes<V>::Scalar>(row.data)) : load<V>(row.data + i);
+}
+
 template <class V, int N>
 EVENKEEL_HOST void set_zero(Values<V, N>& values) {
   unroll<N>([&](auto k) EVENKEEL_INLINE_LAMBDA { values[k] = splat<V>(0); });
@@ -86,6 +97,17 @@ constexpr Index shift_values(Index available) {
   if constexpr (averages_shift<Math>)
     while (2 * values <= std::min<Index>(available, 8)) values *= 2;
   return values;
+}
+
+/// How many elements the shifts that a row starts from belong to: a scalar or a pack of 1 and 0 where the math has
+/// counts, else 1.
+template <class Math, class... V>
+EVENKEEL_HOST auto counts_of(const Math& math, const V&... inputs) {
+  using First = std::tuple_element_t<0, std::tuple<V...>>;
+  if constexpr (requires { math.counts(inputs...); })
+    return math.counts(inputs...);
+  else
+    return splat<First>(1);
 }
 
 /// One lane of a struct of packs, and the same for writing.

@@ -15,7 +15,8 @@
 ///     template <class V> struct Row { ... };     what write needs of a row; kept when the caller asks for it
 ///
 ///     Start<S> start(Known<S>, S... first)                                first element of each input. With averages_shift = true
-///                                       in the math, Start is one shift, and the mean of those of the first elements
+///                                       in the math, Start is one shift, and the mean of those of the first elements;
+///                                       where it has counts(inputs...), 1 or 0, of those that count
 ///     void accumulate(Values<V, sums>&, Values<V, feature_sums>&, Start<S>, V... inputs, parameters...)
 ///                                       adds to the sums, sets the terms of the feature sums
 ///     Row<S> finish(Values<S, sums>, Start<S>)
@@ -25,7 +26,7 @@
 ///
 ///     bool ready(Start<S>)                    before the sums: whether they can be taken in A at all
 ///     bool settled(Start<S>, Row<S>)          after them: whether the row's values are right, in every lane
-///     magnitude(inputs...)                    what must not overflow, element by element
+///     magnitude(inputs..., parameters...)     what must not overflow, element by element
 ///     careful(largest, length)                the math in double, for a row of that largest magnitude
 ///     Start<S> restart(Start<S>, Row<S>)      optional: a better start where the first was a bad one, else the same
 ///
@@ -68,6 +69,11 @@ Rows<T> rows_of(const AxisView<T>& x) {
   return {x.data, {x.outer_stride[0], x.outer_stride[1], x.inner_stride}, x.stride};
 }
 inline None rows_of(None) { return none; }
+
+/// An input that may have one value per row, the same for all its elements: length_stride is 0 then. One type for both,
+/// since a loop of its own for either would double what a call compiles.
+template <class T>
+struct MaskRows : Rows<T> {};
 
 /// Element i of row r.
 template <class T>

@@ -78,9 +78,14 @@ struct StandardizeForward {
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<S>& start) const {
-    const S delta = s[0] * inv_n;
+    return finish(s, start, inv_n);
+  }
+  /// Of rows with counts of their own.
+  EVENKEEL_MATH template <class S, class N>
+  EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<S>& start, const N& inverse_count) const {
+    const S delta = s[0] * inverse_count;
     const S squares = s[1] - delta * s[0];
-    const S var = max(S(squares * inv_n), splat<S>(0));
+    const S var = max(S(squares * inverse_count), splat<S>(0));
     return standardize_row(start.shift, delta, inverse_root(S(var + eps)));
   }
   EVENKEEL_MATH template <class S>
@@ -97,9 +102,13 @@ struct StandardizeForward {
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Start<S> restart(const Start<S>& start, const Row<S>& row) const {
     const S distance = (row.mean - start.shift) * row.rstd;
-    return {select_less(S(distance * distance), splat<S>(1), start.shift, row.mean)};
+    const S near = select_less(S(distance * distance), splat<S>(1), start.shift, row.mean);
+    return {select_less(splat<S>(0), row.rstd, near, row.mean)};  // a variance of 0 may be all that cancellation left
   }
-  EVENKEEL_HD static double magnitude(double x) { return x; }
+  template <class... P>
+  EVENKEEL_HD static double magnitude(double x, const P&...) {
+    return x;
+  }
   auto careful(double largest, std::int64_t length) const {
     const double scale = careful_scale<A>(largest, eps);
     using Wide = StandardizeForward<double, Affine>;
@@ -147,9 +156,14 @@ struct StandardizeBackward {
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<S>& start) const {
+    return finish(s, start, inv_n);
+  }
+  /// Of rows with counts of their own.
+  EVENKEEL_MATH template <class S, class N>
+  EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<S>& start, const N& inverse_count) const {
     // A row of one element has dx = 0, and h - mean(h) is not 0 where a compiler fuses it with the product in h.
-    const A several = inv_n < A(1) ? A(1) : A(0);
-    return {start.mean, start.rest, start.rstd * several, s[0] * inv_n, s[1] * inv_n};
+    const N several = select_less(inverse_count, splat<N>(1), splat<N>(1), splat<N>(0));
+    return {start.mean, start.rest, start.rstd * several, s[0] * inverse_count, s[1] * inverse_count};
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD bool ready(const Start<S>& start) const {
@@ -159,8 +173,8 @@ struct StandardizeBackward {
   EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
     return finite(row.mean_h) && finite(row.mean_hxhat);
   }
-  template <class R>
-  EVENKEEL_HD static double magnitude(double, double x, const R&) {
+  template <class R, class... P>
+  EVENKEEL_HD static double magnitude(double, double x, const R&, const P&...) {
     return x;
   }
   auto careful(double largest, std::int64_t length) const {

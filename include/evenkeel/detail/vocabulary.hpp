@@ -75,6 +75,15 @@ EVENKEEL_HD V erf(const V& a) {
   return Lanes<V>::erf(a);
 }
 
+/// v where the mask is set, which is above 0, else 0; NaN and infinity do not get through. No mask, v.
+EVENKEEL_MATH template <class V, class Mask>
+EVENKEEL_HD V where(const Mask& mask, const V& v) {
+  if constexpr (is_none_v<Mask>)
+    return v;
+  else
+    return select_less(splat<V>(0), V(mask), v, splat<V>(0));
+}
+
 /// a as it would be after a store to T and a load.
 EVENKEEL_MATH template <class T, class V>
 EVENKEEL_HD V round_to(const V& a) {

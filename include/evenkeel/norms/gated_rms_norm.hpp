@@ -11,8 +11,10 @@
 #pragma once
 
 #include "evenkeel/detail/curve_math.hpp"
+#include "evenkeel/detail/wrapped_math.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
 
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 
@@ -40,39 +42,29 @@ EVENKEEL_HD Gate<V> silu_gate(const V& z) {
 
 /// Wraps a norm's forward. Inputs x, gate; parameter weight; output y.
 template <class Norm, GateOrder Order>
-struct GatedForward {
-  using Scalar = typename Norm::Scalar;
-  static constexpr int sums = Norm::sums, feature_sums = 0, outputs = 1;
+struct GatedForward : WrappedMath<Norm> {
   static constexpr bool gate_first = Order == GateOrder::gate_then_norm;
-  template <class V>
-  using Known = typename Norm::template Known<V>;
-  template <class V>
-  using Start = typename Norm::template Start<V>;
-  template <class V>
-  using Row = typename Norm::template Row<V>;
+  using WrappedMath<Norm>::norm;
 
-  Norm norm;
-
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>& known, const S& x, const S& gate) const {
+  EVENKEEL_MATH template <class Known, class S>
+  EVENKEEL_HD auto start(const Known& known, const S& x, const S& gate) const {
     return norm.start(known, normed(x, gate));
   }
-  EVENKEEL_MATH template <class V, class S, class W>
-  EVENKEEL_HD void accumulate(Values<V, sums>& s, Values<V, 0>& terms, const Start<S>& start, const V& x, const V& gate,
-                              const W& weight) const {
+  EVENKEEL_MATH template <class V, class Start, class W>
+  EVENKEEL_HD void accumulate(Values<V, Norm::sums>& s, Values<V, 0>& terms, const Start& start, const V& x,
+                              const V& gate, const W& weight) const {
     norm.accumulate(s, terms, start, normed(x, gate), weight, None{});
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<S>& start) const {
-    return norm.finish(s, start);
+  template <class W>
+  static double magnitude(double x, double gate, const W&) {
+    return Norm::magnitude(normed(x, gate));
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> restart(const Start<S>& start, const Row<S>& row) const requires requires(const Norm& n) {
-    n.restart(start, row);
+  auto careful(double largest, std::int64_t length) const {
+    const auto wide = norm.careful(largest, length);
+    return GatedForward<std::remove_const_t<decltype(wide)>, Order>{{wide}};
   }
-  { return norm.restart(start, row); }
-  EVENKEEL_MATH template <class V, class S, class W>
-  EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const V& gate, const W& weight) const {
+  EVENKEEL_MATH template <class V, class Row, class W>
+  EVENKEEL_HD void write(Values<V, 1>& y, const Row& row, const V& x, const V& gate, const W& weight) const {
     norm.write(y, row, normed(x, gate), weight, None{});
     if constexpr (!gate_first) y[0] = y[0] * SiluCurve::value(gate);
   }
@@ -87,64 +79,59 @@ struct GatedForward {
   }
 };
 
-/// Wraps a norm's backward, beside its forward, whose kept rows it knows. Inputs dy, x, gate; parameter weight; outputs
-/// dx, dgate.
+/// Wraps the backward of RMSNorm, beside its forward. Inputs dy, x, gate; parameter weight; outputs dx, dgate.
 template <class Forward, class Norm, GateOrder Order>
-struct GatedBackward {
-  using Scalar = typename Norm::Scalar;
-  static constexpr int sums = Norm::sums, feature_sums = Norm::feature_sums, outputs = 2;
+struct GatedBackward : WrappedMath<Norm> {
+  static constexpr int outputs = 2;
   static constexpr bool gate_first = Order == GateOrder::gate_then_norm;
-  template <class V>
-  using Known = typename Norm::template Known<V>;
-  template <class V>
-  struct Start {
-    Known<V> known;
-    typename Norm::template Start<V> of_norm;
-  };
-  template <class V>
-  struct Row {
-    Known<V> known;
-    typename Norm::template Row<V> of_norm;
-  };
+  using WrappedMath<Norm>::norm;
 
   Forward forward;
-  Norm norm;
 
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>& known, const S& dy, const S& x, const S& gate) const {
+  EVENKEEL_MATH template <class Known, class S>
+  EVENKEEL_HD auto start(const Known& known, const S& dy, const S& x, const S& gate) const {
     const S g = SiluCurve::value(gate);
     if constexpr (gate_first)
-      return {known, norm.start(known, dy, S(x * g), None{})};
+      return norm.start(known, dy, S(x * g), None{});
     else
-      return {known, norm.start(known, S(dy * g), x, None{})};
+      return norm.start(known, S(dy * g), x, None{});
   }
-  EVENKEEL_MATH template <class V, class S, class W>
-  EVENKEEL_HD void accumulate(Values<V, sums>& s, Values<V, feature_sums>& terms, const Start<S>& start, const V& dy,
-                              const V& x, const V& gate, const W& weight) const {
+  EVENKEEL_MATH template <class V, class Start, class W>
+  EVENKEEL_HD void accumulate(Values<V, Norm::sums>& s, Values<V, Norm::feature_sums>& terms, const Start& start,
+                              const V& dy, const V& x, const V& gate, const W& weight) const {
     const V g = SiluCurve::value(gate);
     if constexpr (gate_first)
-      norm.accumulate(s, terms, start.of_norm, dy, V(x * g), None{}, weight);
+      norm.accumulate(s, terms, start, dy, V(x * g), None{}, weight);
     else
-      norm.accumulate(s, terms, start.of_norm, V(dy * g), x, None{}, weight);
+      norm.accumulate(s, terms, start, V(dy * g), x, None{}, weight);
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<S>& start) const {
-    return {start.known, norm.finish(s, start.of_norm)};
+  template <class W>
+  static double magnitude(double dy, double x, double gate, const W&) {
+    return Norm::magnitude(dy, gate_first ? x * SiluCurve::value(gate) : x, None{});
   }
+  auto careful(double largest, std::int64_t length) const {
+    const auto wide = norm.careful(largest, length);
+    const auto wide_forward = forward.careful(largest, length);
+    return GatedBackward<std::remove_const_t<decltype(wide_forward)>, std::remove_const_t<decltype(wide)>, Order>{
+        {wide}, wide_forward};
+  }
+  /// The slope meets the factor that is in proportion to x or dy first: it may be all that keeps the product finite.
   EVENKEEL_MATH template <class V, class S, class W>
-  EVENKEEL_HD void write(Values<V, 2>& out, const Row<S>& row, const V& dy, const V& x, const V& gate,
-                         const W& weight) const {
+  EVENKEEL_HD void write(Values<V, 2>& out, const typename Norm::template Row<S>& row, const V& dy, const V& x,
+                         const V& gate, const W& weight) const {
     const Gate<V> g = silu_gate(gate);
     Values<V, 1> d;
     if constexpr (gate_first) {
-      norm.write(d, row.of_norm, dy, V(x * g.value), None{}, weight);
+      norm.write(d, row, dy, V(x * g.value), None{}, weight);
       out[0] = d[0] * g.value;
-      out[1] = d[0] * x * g.slope;
+      const V slope = x * g.slope;
+      out[1] = d[0] * slope;
     } else {
-      norm.write(d, row.of_norm, V(dy * g.value), x, None{}, weight);
+      norm.write(d, row, V(dy * g.value), x, None{}, weight);
       out[0] = d[0];
-      forward.write(d, row.known, x, weight, None{});
-      out[1] = dy * d[0] * g.slope;
+      forward.write(d, RmsRow<S>{row.rstd}, x, weight, None{});
+      const V slope = dy * g.slope;
+      out[1] = d[0] * slope;
     }
   }
 };
@@ -177,7 +164,10 @@ inline namespace EVENKEEL_ISA {
 /// weight       length values of any scalar type, or ek::none
 /// saved        receives rstd per row, or ek::none for inference
 /// Writes y and saved, everything in the accumulator type. Throws ShapeError before any work. The eps stands inside the
-/// root. Allocates nothing but what saved lacks. Example: tests/norms/gated_rms_norm_test.cpp.
+/// root. Products of x and silu(gate) may leave the range of float, not that of double. silu is 0 for gates below -87
+/// (float) or -708 (double), but where the row is out of range as a whole; with eps = 0 a backward needs an rstd that
+/// the accumulator type can hold. Allocates nothing but what saved lacks.
+/// Example: tests/norms/gated_rms_norm_test.cpp.
 template <class Device, class X, class GateX, class Weight, class Y, class Saved>
   requires detail::SavedOrNone<Saved, GatedRmsNormSaved, X>
 void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const Weight& weight, Y&& y, Saved&& saved,
@@ -211,9 +201,9 @@ void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const W
           device, detail::RowPass{math, grid, std::tuple(rows, gate_rows), std::tuple(w), std::tuple(out), none, kept});
     };
     if (options.order == GateOrder::norm_then_gate)
-      run(detail::GatedForward<Norm, GateOrder::norm_then_gate>{norm});
+      run(detail::GatedForward<Norm, GateOrder::norm_then_gate>{{norm}});
     else
-      run(detail::GatedForward<Norm, GateOrder::gate_then_norm>{norm});
+      run(detail::GatedForward<Norm, GateOrder::gate_then_norm>{{norm}});
   });
 }
 
@@ -222,8 +212,9 @@ void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const W
 /// dy, x, gate, dx, dgate   the shape of the forward's x; dx and dgate may each be any one of the inputs itself
 /// weight                   the forward's, ek::none where it had none
 /// saved                    filled by the forward
-/// dweight                  length values, or ek::none where it is not wanted; accumulated, or overwritten as `mode`
-/// says Writes dx and dgate. Throws ShapeError before any work, also where saved does not belong to x.
+/// dweight                  length values, or ek::none where it is not wanted; accumulated, or overwritten as
+///                          `mode` says
+/// Writes dx and dgate. Throws ShapeError before any work, also where saved does not belong to x.
 template <class Device, class Dy, class X, class GateX, class Weight, class A, class Storage, class Dx, class Dgate,
           class Dweight>
 void gated_rms_norm_backward(const Device& device, const Dy& dy, const X& x, const GateX& gate, const Weight& weight,
@@ -266,9 +257,9 @@ void gated_rms_norm_backward(const Device& device, const Dy& dy, const X& x, con
     };
     // The forward only writes here, for which it needs no eps.
     if (saved.order == GateOrder::norm_then_gate)
-      run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{Forward{inv_n, A(0)}, Norm{inv_n}});
+      run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
     else
-      run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{Forward{inv_n, A(0)}, Norm{inv_n}});
+      run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
   });
   detail::put_gradient(dw, scratch, grid.length, mode);
 }

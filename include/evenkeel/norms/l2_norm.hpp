@@ -198,7 +198,7 @@ template <class Device, class X, class Weight, class Bias, class Y, class Saved>
   requires detail::SavedOrNone<Saved, L2NormSaved, X>
 void l2_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y, Saved&& saved,
              const L2NormOptions& options = {}) {
-  detail::row_norm<detail::L2>("l2_norm", device, x, none, weight, bias, none, y, saved, options);
+  detail::row_norm<detail::L2>("l2_norm", device, x, none, none, weight, bias, none, y, saved, options);
 }
 
 /// Without bias: the usual form.
@@ -206,7 +206,7 @@ template <class Device, class X, class Weight, class Y, class Saved>
   requires detail::SavedOrNone<Saved, L2NormSaved, X>
 void l2_norm(const Device& device, const X& x, const Weight& weight, Y&& y, Saved&& saved,
              const L2NormOptions& options = {}) {
-  detail::row_norm<detail::L2>("l2_norm", device, x, none, weight, none, none, y, saved, options);
+  detail::row_norm<detail::L2>("l2_norm", device, x, none, none, weight, none, none, y, saved, options);
 }
 
 /// The gradients of l2_norm.
@@ -221,8 +221,8 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void l2_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                       L2NormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                       GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::L2>("l2_norm_backward", "x", device, dy, none, x, weight, saved, dx, dweight, dbias,
-                                        mode);
+  detail::row_norm_backward<detail::L2>("l2_norm_backward", "x", device, dy, none, x, none, weight, saved, dx, dweight,
+                                        dbias, mode);
 }
 
 /// Without bias: the usual form.
@@ -230,8 +230,8 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void l2_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                       L2NormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
                       GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::L2>("l2_norm_backward", "x", device, dy, none, x, weight, saved, dx, dweight, none,
-                                        mode);
+  detail::row_norm_backward<detail::L2>("l2_norm_backward", "x", device, dy, none, x, none, weight, saved, dx, dweight,
+                                        none, mode);
 }
 
 /// The L2 norm with its weight (ones at first; zeros with unit_offset), gradient and saved statistics.

@@ -78,7 +78,7 @@ template <class Device, class X, class Weight, class Bias, class Y, class Saved>
   requires detail::SavedOrNone<Saved, LayerNormSaved, X>
 void layer_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y, Saved&& saved,
                 const LayerNormOptions& options = {}) {
-  detail::row_norm<detail::Standardize>("layer_norm", device, x, none, weight, bias, none, y, saved, options);
+  detail::row_norm<detail::Standardize>("layer_norm", device, x, none, none, weight, bias, none, y, saved, options);
 }
 
 /// The residual sum and its norm in one pass: sum = x + residual, y = layer_norm(sum). sum may be x or residual, y may
@@ -87,7 +87,8 @@ template <class Device, class X, class Residual, class Weight, class Bias, class
   requires detail::SavedOrNone<Saved, LayerNormSaved, X>
 void add_layer_norm(const Device& device, const X& x, const Residual& residual, const Weight& weight, const Bias& bias,
                     Sum&& sum, Y&& y, Saved&& saved, const LayerNormOptions& options = {}) {
-  detail::row_norm<detail::Standardize>("add_layer_norm", device, x, residual, weight, bias, sum, y, saved, options);
+  detail::row_norm<detail::Standardize>("add_layer_norm", device, x, residual, none, weight, bias, sum, y, saved,
+                                        options);
 }
 
 /// The gradients of layer_norm.
@@ -101,8 +102,8 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void layer_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                          LayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                          GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::Standardize>("layer_norm_backward", "x", device, dy, none, x, weight, saved, dx,
-                                                 dweight, dbias, mode);
+  detail::row_norm_backward<detail::Standardize>("layer_norm_backward", "x", device, dy, none, x, none, weight, saved,
+                                                 dx, dweight, dbias, mode);
 }
 
 /// The gradients of add_layer_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
@@ -112,8 +113,8 @@ template <class Device, class Dy, class Dsum, class Sum, class Weight, class A, 
 void add_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, const Weight& weight,
                              LayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                              GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::Standardize>("add_layer_norm_backward", "sum", device, dy, dsum, sum, weight, saved,
-                                                 dx, dweight, dbias, mode);
+  detail::row_norm_backward<detail::Standardize>("add_layer_norm_backward", "sum", device, dy, dsum, sum, none, weight,
+                                                 saved, dx, dweight, dbias, mode);
 }
 
 /// The gradients of layer_norm from its output y, for which the forward had the option backward_from_output: x need not

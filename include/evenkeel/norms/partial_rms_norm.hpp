@@ -8,98 +8,76 @@
 /// To the loop over rows this is RMSNorm with one more parameter, 1 for the features that count and 0 for the rest.
 #pragma once
 
+#include "evenkeel/detail/wrapped_math.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <tuple>
 #include <type_traits>
 
 namespace evenkeel {
 namespace detail {
 
-/// a where the feature counts, else 0: also where a is infinite. The indicator is a scalar where packs run over rows.
-EVENKEEL_MATH template <class V, class I>
-EVENKEEL_HD V counted(const V& a, const I& indicator) {
-  if constexpr (std::is_same_v<V, I>)
-    return select_less(splat<V>(0), indicator, a, splat<V>(0));
-  else
-    return select_less(splat<V>(0), splat<V>(indicator), a, splat<V>(0));
-}
+/// Wraps the forward of RMSNorm, whose inv_n is 1/used. Parameters indicator, weight, bias.
+template <class Norm>
+struct PartialForward : WrappedMath<Norm> {
+  using WrappedMath<Norm>::norm;
 
-/// Parameters indicator, weight, bias; inv_p is 1/p.
-template <class A, class Affine>
-struct PartialRmsForward {
-  using Scalar = A;
-  static constexpr int sums = 1, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
-  template <class V>
-  using Row = RmsRow<V>;
+  std::int64_t used;
 
-  A inv_p, eps;
-
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S&) const {
-    return {};
+  EVENKEEL_MATH template <class Known, class S>
+  EVENKEEL_HD auto start(const Known& known, const S& first) const {
+    return norm.start(known, first);
   }
-  EVENKEEL_MATH template <class V, class S, class I, class W, class B>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>&, const V& x, const I& indicator, const W&,
-                              const B&) const {
-    const V among = counted(x, indicator);
-    s[0] += among * among;
+  EVENKEEL_MATH template <class V, class Start, class I, class W, class B>
+  EVENKEEL_HD void accumulate(Values<V, Norm::sums>& s, Values<V, 0>& terms, const Start& start, const V& x,
+                              const I& indicator, const W& weight, const B& bias) const {
+    norm.accumulate(s, terms, start, where(indicator, x), weight, bias);
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>&) const {
-    return {inverse_root(S(s[0] * inv_p + eps))};
+  template <class W, class B>
+  static double magnitude(double x, double indicator, const W&, const B&) {
+    return where(indicator, x);
   }
-  EVENKEEL_MATH template <class V, class S, class I, class W, class B>
-  EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const I&, const W& weight,
-                         const B& bias) const {
-    y[0] = Affine::apply(V(x * row.rstd), weight, bias);
+  auto careful(double largest, std::int64_t) const {
+    const auto wide = norm.careful(largest, used);
+    return PartialForward<std::remove_const_t<decltype(wide)>>{{wide}, used};
+  }
+  EVENKEEL_MATH template <class V, class Row, class I, class W, class B>
+  EVENKEEL_HD void write(Values<V, 1>& y, const Row& row, const V& x, const I&, const W& weight, const B& bias) const {
+    norm.write(y, row, x, weight, bias);
   }
 };
 
-/// Inputs dy, x; parameters indicator, weight; output dx.
-template <class A, class Affine, class Terms>
-struct PartialRmsBackward {
-  using Scalar = A;
-  static constexpr int sums = 1, feature_sums = Terms::count, outputs = 1;
-  template <class V>
-  using Known = RmsRow<V>;
-  template <class V>
-  using Start = RmsRow<V>;
-  template <class V>
-  struct Row {
-    V rstd, radial;
-  };
+/// Wraps the backward of RMSNorm, whose inv_n is 1/used. Inputs dy, x; parameters indicator, weight; output dx.
+template <class Norm>
+struct PartialBackward : WrappedMath<Norm> {
+  using WrappedMath<Norm>::norm;
 
-  A inv_p;
+  std::int64_t used;
 
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Start<S> start(const Known<S>& known, const S&, const S&) const {
-    return known;
+  EVENKEEL_MATH template <class Known, class S>
+  EVENKEEL_HD auto start(const Known& known, const S& dy, const S& x) const {
+    return norm.start(known, dy, x, None{});
   }
-  EVENKEEL_MATH template <class V, class S, class I, class W>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, Terms::count>& terms, const Start<S>& start, const V& dy,
-                              const V& x, const I&, const W& weight) const {
-    const V xhat = x * start.rstd;
-    const V h = Affine::pull(dy, weight);
-    s[0] += h * xhat;
-    Terms::set(terms, dy, xhat);
+  EVENKEEL_MATH template <class V, class Start, class I, class W>
+  EVENKEEL_HD void accumulate(Values<V, Norm::sums>& s, Values<V, Norm::feature_sums>& terms, const Start& start,
+                              const V& dy, const V& x, const I&, const W& weight) const {
+    norm.accumulate(s, terms, start, dy, x, None{}, weight);
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>& start) const {
-    return {start.rstd, s[0] * inv_p};
+  template <class W>
+  static double magnitude(double, double x, double indicator, const W&) {
+    return where(indicator, x);
   }
-  EVENKEEL_MATH template <class V, class S, class I, class W>
-  EVENKEEL_HD void write(Values<V, 1>& dx, const Row<S>& row, const V& dy, const V& x, const I& indicator,
+  auto careful(double largest, std::int64_t) const {
+    const auto wide = norm.careful(largest, used);
+    return PartialBackward<std::remove_const_t<decltype(wide)>>{{wide}, used};
+  }
+  EVENKEEL_MATH template <class V, class Row, class I, class W>
+  EVENKEEL_HD void write(Values<V, 1>& dx, const Row& row, const V& dy, const V& x, const I& indicator,
                          const W& weight) const {
-    const V xhat = counted(V(x * row.rstd), indicator);
-    const V tangent = Affine::pull(dy, weight) - xhat * row.radial;
-    dx[0] = tangent * row.rstd;
+    norm.write(dx, row, dy, where(indicator, x), None{}, weight);
   }
 };
 
@@ -172,7 +150,8 @@ void partial_rms_norm(const Device& device, const X& x, const Weight& weight, co
   for (Index i = 0; i < grid.length; ++i) saved.indicator.data()[i] = i < used ? A(1) : A(0);
   const A* const indicator = saved.indicator.data();
   detail::with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
-    const detail::PartialRmsForward<A, decltype(affine)> math{A(1) / static_cast<A>(used), eps};
+    using Norm = typename detail::Rms::template Forward<A, decltype(affine)>;
+    const detail::PartialForward<Norm> math{{Norm{A(1) / static_cast<A>(used), eps}}, used};
     detail::row_pass(device, detail::RowPass{math, grid, std::tuple(rows), std::tuple(indicator, w, b), std::tuple(out),
                                              none, kept});
   });
@@ -211,7 +190,9 @@ void partial_rms_norm_backward(const Device& device, const Dy& dy, const X& x, c
   const A* const known = saved.statistics.data();
   const A* const indicator = saved.indicator.data();
   detail::with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
-    const detail::PartialRmsBackward<A, decltype(affine), Terms> math{A(1) / static_cast<A>(saved.features_used)};
+    using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
+    const Index used = saved.features_used;
+    const detail::PartialBackward<Norm> math{{Norm{A(1) / static_cast<A>(used)}}, used};
     detail::row_pass(
         device,
         detail::RowPass{math, grid, std::tuple(dy_rows, rows), std::tuple(indicator, w), std::tuple(dx_rows), known},

@@ -42,8 +42,13 @@ struct RmsForward {
     s[0] += x * x;
   }
   EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>&) const {
-    return {inverse_root(S(s[0] * inv_n + eps))};
+  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>& start) const {
+    return finish(s, start, inv_n);
+  }
+  /// Of rows with counts of their own.
+  EVENKEEL_MATH template <class S, class N>
+  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>&, const N& inverse_count) const {
+    return {inverse_root(S(s[0] * inverse_count + eps))};
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD bool ready(const Start<S>&) const {
@@ -53,7 +58,10 @@ struct RmsForward {
   EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
     return in_range(row.rstd);
   }
-  EVENKEEL_HD static double magnitude(double x) { return x; }
+  template <class... P>
+  EVENKEEL_HD static double magnitude(double x, const P&...) {
+    return x;
+  }
   auto careful(double largest, std::int64_t length) const {
     const double scale = careful_scale<A>(largest, eps);
     using Wide = RmsForward<double, Affine>;
@@ -96,7 +104,12 @@ struct RmsBackward {
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>& start) const {
-    return {start.rstd, s[0] * inv_n};
+    return finish(s, start, inv_n);
+  }
+  /// Of rows with counts of their own.
+  EVENKEEL_MATH template <class S, class N>
+  EVENKEEL_HD Row<S> finish(const Values<S, 1>& s, const Start<S>& start, const N& inverse_count) const {
+    return {start.rstd, s[0] * inverse_count};
   }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD bool ready(const Start<S>& start) const {
@@ -106,8 +119,8 @@ struct RmsBackward {
   EVENKEEL_HD bool settled(const Start<S>&, const Row<S>& row) const {
     return finite(row.mean_hxhat);
   }
-  template <class R>
-  EVENKEEL_HD static double magnitude(double, double x, const R&) {
+  template <class R, class... P>
+  EVENKEEL_HD static double magnitude(double, double x, const R&, const P&...) {
     return x;
   }
   auto careful(double largest, std::int64_t length) const {
@@ -190,7 +203,7 @@ template <class Device, class X, class Weight, class Bias, class Y, class Saved>
   requires detail::SavedOrNone<Saved, RmsNormSaved, X>
 void rms_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y, Saved&& saved,
               const RmsNormOptions& options = {}) {
-  detail::row_norm<detail::Rms>("rms_norm", device, x, none, weight, bias, none, y, saved, options);
+  detail::row_norm<detail::Rms>("rms_norm", device, x, none, none, weight, bias, none, y, saved, options);
 }
 
 /// Without bias: the usual form.
@@ -198,7 +211,7 @@ template <class Device, class X, class Weight, class Y, class Saved>
   requires detail::SavedOrNone<Saved, RmsNormSaved, X>
 void rms_norm(const Device& device, const X& x, const Weight& weight, Y&& y, Saved&& saved,
               const RmsNormOptions& options = {}) {
-  detail::row_norm<detail::Rms>("rms_norm", device, x, none, weight, none, none, y, saved, options);
+  detail::row_norm<detail::Rms>("rms_norm", device, x, none, none, weight, none, none, y, saved, options);
 }
 
 /// The residual sum and its norm in one pass: sum = x + residual, y = rms_norm(sum). sum may be x or residual, y may
@@ -207,7 +220,7 @@ template <class Device, class X, class Residual, class Weight, class Sum, class 
   requires detail::SavedOrNone<Saved, RmsNormSaved, X>
 void add_rms_norm(const Device& device, const X& x, const Residual& residual, const Weight& weight, Sum&& sum, Y&& y,
                   Saved&& saved, const RmsNormOptions& options = {}) {
-  detail::row_norm<detail::Rms>("add_rms_norm", device, x, residual, weight, none, sum, y, saved, options);
+  detail::row_norm<detail::Rms>("add_rms_norm", device, x, residual, none, weight, none, sum, y, saved, options);
 }
 
 /// The gradients of rms_norm.
@@ -222,8 +235,8 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void rms_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                        RmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                        GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::Rms>("rms_norm_backward", "x", device, dy, none, x, weight, saved, dx, dweight,
-                                         dbias, mode);
+  detail::row_norm_backward<detail::Rms>("rms_norm_backward", "x", device, dy, none, x, none, weight, saved, dx,
+                                         dweight, dbias, mode);
 }
 
 /// Without bias: the usual form.
@@ -231,8 +244,8 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void rms_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                        RmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
                        GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::Rms>("rms_norm_backward", "x", device, dy, none, x, weight, saved, dx, dweight,
-                                         none, mode);
+  detail::row_norm_backward<detail::Rms>("rms_norm_backward", "x", device, dy, none, x, none, weight, saved, dx,
+                                         dweight, none, mode);
 }
 
 /// The gradients of add_rms_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
@@ -241,7 +254,7 @@ template <class Device, class Dy, class Dsum, class Sum, class Weight, class A, 
 void add_rms_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, const Weight& weight,
                            RmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
                            GradientMode mode = GradientMode::accumulate) {
-  detail::row_norm_backward<detail::Rms>("add_rms_norm_backward", "sum", device, dy, dsum, sum, weight, saved, dx,
+  detail::row_norm_backward<detail::Rms>("add_rms_norm_backward", "sum", device, dy, dsum, sum, none, weight, saved, dx,
                                          dweight, none, mode);
 }
 

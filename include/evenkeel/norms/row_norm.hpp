@@ -4,6 +4,7 @@
 #include "evenkeel/detail/add_math.hpp"
 #include "evenkeel/detail/affine_math.hpp"
 #include "evenkeel/detail/arguments.hpp"
+#include "evenkeel/detail/masked_math.hpp"
 #include "evenkeel/detail/row_pass_cpu.hpp"
 #include "evenkeel/parameter.hpp"
 #include "evenkeel/saved.hpp"
@@ -73,17 +74,18 @@ void keep_features(Saved& saved, const Rows<T>& x, const RowGrid& grid, const W&
   }
 }
 
-/// Forward of the norm whose math is Norm::Forward, of x, or of sum = x + residual.
-template <class Norm, class Device, class X, class Residual, class Weight, class Bias, class Sum, class Y, class Saved,
-          class Options>
-void row_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Weight& weight,
-              const Bias& bias, Sum& sum, Y& y, Saved& saved, const Options& options) {
+/// Forward of the norm whose math is Norm::Forward, of x, of what a mask leaves of x, or of sum = x + residual.
+template <class Norm, class Device, class X, class Residual, class Mask, class Weight, class Bias, class Sum, class Y,
+          class Saved, class Options>
+void row_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
+              const Weight& weight, const Bias& bias, Sum& sum, Y& y, Saved& saved, const Options& options) {
   require_cpu_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   RowArguments arguments(function);
   const auto rows = arguments.reference("x", x, options.axis);
   const auto added = arguments.input("residual", residual);
+  const auto set = arguments.row_mask("mask", mask);
   const auto w = arguments.parameter("weight", weight);
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
@@ -109,11 +111,16 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
       if (for_output) keep_features(saved, rows, grid, w, b, options.unit_offset);
     with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
       const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
-      if constexpr (is_none_v<Sum>)
-        row_pass(device, RowPass{math, grid, std::tuple(rows), std::tuple(w, b), outputs, none, kept});
+      const auto pass = [&](const auto& of_call, const auto&... inputs) {
+        row_pass(device, RowPass{of_call, grid, std::tuple(rows, inputs...), std::tuple(w, b), outputs, none, kept});
+      };
+      using Math = std::remove_const_t<decltype(math)>;
+      if constexpr (!is_none_v<Mask>)
+        pass(MaskedForward<Math>{{{math}}}, set);
+      else if constexpr (is_none_v<Sum>)
+        pass(math);
       else
-        row_pass(device, RowPass{AddMath<decltype(math), scalar_t<Sum>>{math}, grid, std::tuple(rows, added),
-                                 std::tuple(w, b), outputs, none, kept});
+        pass(AddMath<Math, scalar_t<Sum>>{{math}}, added);
     });
     if constexpr (keeps)
       if (for_output) saved.standardize_kept();
@@ -127,11 +134,11 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
 }
 
 /// Backward of the norm whose math is Norm::Backward. `x_name` is what the public function calls its x.
-template <class Norm, class Device, class Dy, class Dsum, class X, class Weight, class Saved, class Dx, class Dweight,
-          class Dbias>
+template <class Norm, class Device, class Dy, class Dsum, class X, class Mask, class Weight, class Saved, class Dx,
+          class Dweight, class Dbias>
 void row_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
-                       const X& x, const Weight& weight, Saved& saved, Dx& dx, Dweight& dweight, Dbias& dbias,
-                       GradientMode mode) {
+                       const X& x, const Mask& mask, const Weight& weight, Saved& saved, Dx& dx, Dweight& dweight,
+                       Dbias& dbias, GradientMode mode) {
   require_cpu_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const X>;
@@ -146,6 +153,7 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
   saved.check(function, x_name, grid.rows(), grid.length, scalar_name<T>(), !is_none_v<Weight>);
   const auto dy_rows = arguments.input("dy", dy);
   const auto dsum_rows = arguments.input("dsum", dsum);
+  const auto set = arguments.row_mask("mask", mask);
   const auto w = arguments.parameter("weight", weight);
   const auto dw = arguments.parameter("dweight", dweight);
   const auto db = arguments.parameter("dbias", dbias);
@@ -155,9 +163,15 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
   const A* const known = saved.statistics.data();
   with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
     const typename Norm::template Backward<A, decltype(affine), Terms> math{A(1) / static_cast<A>(grid.length)};
-    row_pass(device,
-             RowPass{math, grid, std::tuple(dy_rows, rows, dsum_rows), std::tuple(w), std::tuple(dx_rows), known},
-             scratch);
+    const auto pass = [&](const auto& of_call, const auto& last_input) {
+      row_pass(device,
+               RowPass{of_call, grid, std::tuple(dy_rows, rows, last_input), std::tuple(w), std::tuple(dx_rows), known},
+               scratch);
+    };
+    if constexpr (is_none_v<Mask>)
+      pass(math, dsum_rows);
+    else
+      pass(MaskedBackward<std::remove_const_t<decltype(math)>>{{{math}}}, set);
   });
   put_gradient(dw, scratch, grid.length, mode);
   if constexpr (!is_none_v<Dbias>)
@@ -192,7 +206,7 @@ class RowNormLayer {
   void forward(const Device& device, const X& x, Y&& y) {
     check_features(Traits::forward, x);
     with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
-      detail::row_norm<typename Traits::Math>(Traits::forward, device, x, none, w, b, none, y, saved, options_);
+      detail::row_norm<typename Traits::Math>(Traits::forward, device, x, none, none, w, b, none, y, saved, options_);
     });
   }
 
@@ -207,7 +221,8 @@ class RowNormLayer {
   void add_forward(const Device& device, const X& x, const Residual& residual, Sum&& sum, Y&& y) {
     check_features(Traits::add_forward, x);
     with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
-      detail::row_norm<typename Traits::Math>(Traits::add_forward, device, x, residual, w, b, sum, y, saved, options_);
+      detail::row_norm<typename Traits::Math>(Traits::add_forward, device, x, residual, none, w, b, sum, y, saved,
+                                              options_);
     });
   }
 
@@ -270,8 +285,8 @@ class RowNormLayer {
   void backward_of(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                    const X& x, Dx& dx, GradientMode mode) {
     with_parameters([&](const auto& w, const auto&, auto dw, auto db) {
-      detail::row_norm_backward<typename Traits::Math>(function, x_name, device, dy, dsum, x, w, saved, dx, dw, db,
-                                                       mode);
+      detail::row_norm_backward<typename Traits::Math>(function, x_name, device, dy, dsum, x, none, w, saved, dx, dw,
+                                                       db, mode);
     });
   }
 
