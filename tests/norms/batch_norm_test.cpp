@@ -43,7 +43,7 @@ void check_tensor(const Slab& s, ek::Axes axis, Extents... extents) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("batch_norm of N x C equals the reference", "[norms][batch_norm]", float, double) {
+TEMPLATE_TEST_CASE("batch_norm of N x C equals the reference", "[norms][batch_norm]", SUPPORT_WIDE_SCALARS) {
   for (std::size_t channels : Counts{1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65, 127}) check_matrix<TestType>(13, channels);
   for (std::size_t n : Counts{2, 3, 16, 17, 127, 1031}) check_matrix<TestType>(n, 19);
   check_matrix<TestType>(257, 1031);
@@ -51,7 +51,8 @@ TEMPLATE_TEST_CASE("batch_norm of N x C equals the reference", "[norms][batch_no
   check_matrix<TestType>(9, 5, 0.25);
 }
 
-TEMPLATE_TEST_CASE("batch_norm of images equals the reference in both orders", "[norms][batch_norm]", float, double) {
+TEMPLATE_TEST_CASE("batch_norm of images equals the reference in both orders", "[norms][batch_norm]",
+                   SUPPORT_WIDE_SCALARS) {
   using Row4 = Eigen::Tensor<TestType, 4, Eigen::RowMajor>;
   using Col4 = Eigen::Tensor<TestType, 4>;
   using Row3 = Eigen::Tensor<TestType, 3, Eigen::RowMajor>;

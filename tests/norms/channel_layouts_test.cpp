@@ -71,10 +71,10 @@ void check_layout() {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("norms over channels, N,C,space", "[norms][batch_norm][group_norm]", float, double) {
+TEMPLATE_TEST_CASE("norms over channels, N,C,space", "[norms][batch_norm][group_norm]", SUPPORT_WIDE_SCALARS) {
   check_layout<ChannelsFirst<TestType>, TestType>();
 }
-TEMPLATE_TEST_CASE("norms over channels, N,space,C", "[norms][batch_norm][group_norm]", float, double) {
+TEMPLATE_TEST_CASE("norms over channels, N,space,C", "[norms][batch_norm][group_norm]", SUPPORT_WIDE_SCALARS) {
   check_layout<ChannelsLast<TestType>, TestType>();
 }
 TEST_CASE("norms over channels, column-major", "[norms][batch_norm][group_norm]") {

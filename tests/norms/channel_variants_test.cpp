@@ -60,7 +60,7 @@ bool same_bits(const Rank3& a, const Rank3& b) { return std::equal(a.data(), a.d
 
 TEST_CASE("activations and residuals in the pass of the norm", "[norms][batch_norm][group_norm]") {
   check_activation<ek::Relu, ChannelsFirst<float>, float>(Act::relu);
-  check_activation<ek::Silu, ChannelsFirst<double>, double>(Act::silu);
+  check_activation<ek::Silu, ChannelsFirst<SUPPORT_WIDE>, SUPPORT_WIDE>(Act::silu);
   check_activation<ek::Silu, ChannelsLast<float>, float>(Act::silu);
 }
 

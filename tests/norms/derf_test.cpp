@@ -3,7 +3,7 @@
 using namespace norms_test;
 using Norm = DerfUnderTest;
 
-TEMPLATE_TEST_CASE("derf equals the reference on awkward shapes", "[norms][derf]", float, double) {
+TEMPLATE_TEST_CASE("derf equals the reference on awkward shapes", "[norms][derf]", SUPPORT_WIDE_SCALARS) {
   check_pointwise_shapes<Norm, TestType>();
 }
 TEST_CASE("derf works along any axis of either storage order", "[norms][derf]") { check_pointwise_layouts<Norm>(); }
@@ -12,7 +12,7 @@ TEST_CASE("derf gives the same bits on every device and in place", "[norms][derf
   check_pointwise_bits<Norm>();
 }
 TEST_CASE("derf of huge elements and of NaN", "[norms][derf]") { check_pointwise_ends<Norm>(); }
-TEMPLATE_TEST_CASE("derf of small scalars with float parameters", "[norms][derf]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("derf of small scalars with float parameters", "[norms][derf]", SUPPORT_SMALL_SCALARS) {
   check_pointwise_small_scalars<Norm, TestType>();
 }
 

@@ -21,7 +21,7 @@ TEST_CASE("dyt equals the worked example", "[norms][dyt]") {
   CHECK((dbias == dy).all());
 }
 
-TEMPLATE_TEST_CASE("dyt equals the reference on awkward shapes", "[norms][dyt]", float, double) {
+TEMPLATE_TEST_CASE("dyt equals the reference on awkward shapes", "[norms][dyt]", SUPPORT_WIDE_SCALARS) {
   check_pointwise_shapes<Norm, TestType>();
 }
 TEST_CASE("dyt works along any axis of either storage order", "[norms][dyt]") { check_pointwise_layouts<Norm>(); }
@@ -30,7 +30,7 @@ TEST_CASE("dyt gives the same bits on every device and in place", "[norms][dyt][
   check_pointwise_bits<Norm>();
 }
 TEST_CASE("dyt of huge elements and of NaN", "[norms][dyt]") { check_pointwise_ends<Norm>(); }
-TEMPLATE_TEST_CASE("dyt of small scalars with float parameters", "[norms][dyt]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("dyt of small scalars with float parameters", "[norms][dyt]", SUPPORT_SMALL_SCALARS) {
   check_pointwise_small_scalars<Norm, TestType>();
 }
 

@@ -2,8 +2,8 @@
 
 using namespace norms_test;
 
-TEMPLATE_TEST_CASE("gated_rms_norm of small scalars with float weights", "[norms][gated_rms_norm]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("gated_rms_norm of small scalars with float weights", "[norms][gated_rms_norm]",
+                   SUPPORT_SMALL_SCALARS) {
   const bool half = std::is_same_v<TestType, Eigen::half>;
   for (const auto order : gate_orders)
     check_gated({5, 33, 1}, RowMatrix<TestType>(5, 33), weight_of<float>(33), {.order = order},

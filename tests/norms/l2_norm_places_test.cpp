@@ -55,7 +55,7 @@ TEST_CASE("l2_norm gives the same bits on every device and in place", "[norms][l
   }
 }
 
-TEMPLATE_TEST_CASE("l2_norm of small scalars with float weights", "[norms][l2_norm]", Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("l2_norm of small scalars with float weights", "[norms][l2_norm]", SUPPORT_SMALL_SCALARS) {
   const std::size_t rows = 5, length = 33;
   Data data = make_data<TestType>({rows, length, 1}, 12);
   data.weight = support::normal<float>(length, 13);

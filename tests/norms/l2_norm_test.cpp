@@ -3,7 +3,7 @@
 using namespace norms_test;
 using Norm = L2NormUnderTest;
 
-TEMPLATE_TEST_CASE("l2_norm equals the reference on awkward shapes", "[norms][l2_norm]", float, double) {
+TEMPLATE_TEST_CASE("l2_norm equals the reference on awkward shapes", "[norms][l2_norm]", SUPPORT_WIDE_SCALARS) {
   check_shapes<Norm, TestType>();
 }
 
@@ -69,7 +69,7 @@ TEST_CASE("l2_norm gives rows of length 1 whatever their scale", "[norms][l2_nor
 }
 
 // One row of each kind beside ordinary ones: its neighbours in a pack must not change.
-TEMPLATE_TEST_CASE("l2_norm of huge, tiny and zero rows", "[norms][l2_norm]", float, double) {
+TEMPLATE_TEST_CASE("l2_norm of huge, tiny and zero rows", "[norms][l2_norm]", SUPPORT_WIDE_SCALARS) {
   const double huge = std::is_same_v<TestType, float> ? 1e37 : 1e300, tiny = 1 / huge;
   for (const double eps : {0.0, 1e-12}) {
     for (const std::size_t length : Counts{1, 4, 17, 130}) {

@@ -4,7 +4,7 @@
 using namespace norms_test;
 using Norm = LayerNormUnderTest;
 
-TEMPLATE_TEST_CASE("layer_norm equals the reference for every option", "[norms][layer_norm]", float, double) {
+TEMPLATE_TEST_CASE("layer_norm equals the reference for every option", "[norms][layer_norm]", SUPPORT_WIDE_SCALARS) {
   check_options<Norm, TestType>();
   check_machine_epsilon<Norm, TestType>();
 }

@@ -3,7 +3,7 @@
 using namespace norms_test;
 using Norm = LayerNormUnderTest;
 
-TEMPLATE_TEST_CASE("layer_norm equals the reference on awkward shapes", "[norms][layer_norm]", float, double) {
+TEMPLATE_TEST_CASE("layer_norm equals the reference on awkward shapes", "[norms][layer_norm]", SUPPORT_WIDE_SCALARS) {
   check_shapes<Norm, TestType>();
 }
 
@@ -117,7 +117,8 @@ TEST_CASE("layer_norm of rows that begin with an outlier", "[norms][layer_norm][
   }
 }
 
-TEMPLATE_TEST_CASE("layer_norm of a constant row is exactly the bias", "[norms][layer_norm][hard]", float, double) {
+TEMPLATE_TEST_CASE("layer_norm of a constant row is exactly the bias", "[norms][layer_norm][hard]",
+                   SUPPORT_WIDE_SCALARS) {
   for (std::size_t length : Counts{1, 3, 8, 16, 33, 100, 769}) {
     for (double eps : {1e-5, 0.0}) {
       INFO("length " << length << ", eps " << eps);

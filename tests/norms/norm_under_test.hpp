@@ -6,6 +6,7 @@
 #include "support/catch.hpp"
 #include "support/data.hpp"
 #include "support/reference.hpp"
+#include "support/scalars.hpp"
 #include "support/shapes.hpp"
 #include "support/tolerance.hpp"
 

@@ -69,8 +69,8 @@ TEST_CASE("partial_rms_norm works along any axis of either storage order", "[nor
         {.axis = 1, .features_used = 5}, epsilon);
 }
 
-TEMPLATE_TEST_CASE("partial_rms_norm of small scalars with float weights", "[norms][partial_rms_norm]", Eigen::half,
-                   Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("partial_rms_norm of small scalars with float weights", "[norms][partial_rms_norm]",
+                   SUPPORT_SMALL_SCALARS) {
   const bool half = std::is_same_v<TestType, Eigen::half>;
   check({5, 33, 1}, RowMatrix<TestType>(5, 33), 7, parameter<float>(33, 1), parameter<float>(33, 2),
         {.features_used = 7}, (half ? 0x1p-10 : 0x1p-7) / 12, half ? 0x1p-14 : 0x1p-126);

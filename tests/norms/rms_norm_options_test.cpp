@@ -4,7 +4,7 @@
 using namespace norms_test;
 using Norm = RmsNormUnderTest;
 
-TEMPLATE_TEST_CASE("rms_norm equals the reference for every option", "[norms][rms_norm]", float, double) {
+TEMPLATE_TEST_CASE("rms_norm equals the reference for every option", "[norms][rms_norm]", SUPPORT_WIDE_SCALARS) {
   check_options<Norm, TestType>();
   check_machine_epsilon<Norm, TestType>();
 }

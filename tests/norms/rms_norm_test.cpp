@@ -3,7 +3,7 @@
 using namespace norms_test;
 using Norm = RmsNormUnderTest;
 
-TEMPLATE_TEST_CASE("rms_norm equals the reference on awkward shapes", "[norms][rms_norm]", float, double) {
+TEMPLATE_TEST_CASE("rms_norm equals the reference on awkward shapes", "[norms][rms_norm]", SUPPORT_WIDE_SCALARS) {
   check_shapes<Norm, TestType>();
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("rms_norm is invariant to the scale of its input, not to a shift", "[n
   CHECK((y - shifted).cwiseAbs().maxCoeff() > 1e-2f);
 }
 
-TEMPLATE_TEST_CASE("rms_norm of rows far from zero and of outliers", "[norms][rms_norm]", float, double) {
+TEMPLATE_TEST_CASE("rms_norm of rows far from zero and of outliers", "[norms][rms_norm]", SUPPORT_WIDE_SCALARS) {
   for (std::size_t length : Counts{31, 64, 768}) {
     Data data = make_data<TestType>({6, length, 1}, length, 1e4, 1e-2);
     check_matrix<Norm, TestType>(data, vector_of<TestType>(data.weight), ek::none, {}, 1e-6);

@@ -71,8 +71,8 @@ RowMatrix<double> matrix(std::size_t rows, std::size_t cols, const Values& value
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("spectral_norm equals the reference along every axis", "[norms][spectral_norm]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("spectral_norm equals the reference along every axis", "[norms][spectral_norm]",
+                   SUPPORT_WIDE_SCALARS, SUPPORT_SMALL_SCALARS) {
   for_each_weight<TestType>([](const auto& like, int axis, const Slab& slab) {
     for (int steps : {0, 1, 3}) check<TestType>(like, {.power_iterations = steps, .axis = axis}, slab);
   });
@@ -165,7 +165,7 @@ TEST_CASE("spectral_norm's gradients equal central differences with u and v held
   }
 }
 
-TEMPLATE_TEST_CASE("spectral_norm of huge and tiny weights", "[norms][spectral_norm][hard]", float, double) {
+TEMPLATE_TEST_CASE("spectral_norm of huge and tiny weights", "[norms][spectral_norm][hard]", SUPPORT_WIDE_SCALARS) {
   const bool is_double = std::is_same_v<TestType, double>;
   for (double exponent : {-100, 100, 120, -1000, -700, 700, 1018}) {
     if (!is_double && std::abs(exponent) > 120) continue;
@@ -215,7 +215,7 @@ TEST_CASE("spectral_norm of zeros is zero and keeps its vectors", "[norms][spect
 }
 
 TEMPLATE_TEST_CASE("spectral_norm has the same bits on every device and number of threads", "[norms][spectral_norm]",
-                   float, double, Eigen::bfloat16) {
+                   SUPPORT_WIDE_SCALARS, Eigen::bfloat16) {
   using T = TestType;
   for (int axis : {0, 1}) {
     const std::size_t rows = 67, cols = 129, units = axis == 0 ? rows : cols;

@@ -50,8 +50,8 @@ double distance(const RowMatrix<double>& got, const RowMatrix<double>& expected)
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("weight_norm equals the reference along every axis", "[norms][weight_norm]", float, double,
-                   Eigen::half, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("weight_norm equals the reference along every axis", "[norms][weight_norm]", SUPPORT_WIDE_SCALARS,
+                   SUPPORT_SMALL_SCALARS) {
   for_each_weight<TestType>([](const auto& like, int axis, const Slab& slab) {
     check<TestType>(like, {.axis = axis}, slab);
     check<TestType>(like, {.axis = axis, .whole = true}, whole_of(slab));
@@ -131,8 +131,8 @@ TEST_CASE("weight_norm's gradients equal central differences", "[norms][weight_n
   }
 }
 
-TEMPLATE_TEST_CASE("weight_norm does not see the scale of v, however huge or tiny", "[norms][weight_norm][hard]", float,
-                   double) {
+TEMPLATE_TEST_CASE("weight_norm does not see the scale of v, however huge or tiny", "[norms][weight_norm][hard]",
+                   SUPPORT_WIDE_SCALARS) {
   const bool is_double = std::is_same_v<TestType, double>;
   for (bool whole : {false, true}) {
     const std::size_t rows = 6, cols = 37;
@@ -216,8 +216,8 @@ TEST_CASE("weight_norm of a NaN is no zero", "[norms][weight_norm]") {
   CHECK(w.row(1).allFinite());
 }
 
-TEMPLATE_TEST_CASE("weight_norm has the same bits on every device and number of threads", "[norms][weight_norm]", float,
-                   double, Eigen::bfloat16) {
+TEMPLATE_TEST_CASE("weight_norm has the same bits on every device and number of threads", "[norms][weight_norm]",
+                   SUPPORT_WIDE_SCALARS, Eigen::bfloat16) {
   using T = TestType;
   for (int axis : {0, 1}) {
     for (bool whole : {false, true}) {

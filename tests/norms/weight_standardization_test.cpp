@@ -75,7 +75,7 @@ RowMatrix<double> matrix(std::size_t rows, std::size_t cols, const Values& value
 }  // namespace
 
 TEMPLATE_TEST_CASE("weight standardization equals the reference along every axis", "[norms][weight_standardization]",
-                   float, double, Eigen::half, Eigen::bfloat16) {
+                   SUPPORT_WIDE_SCALARS, SUPPORT_SMALL_SCALARS) {
   using T = TestType;
   for_each_weight<T>([](const auto& like, int axis, const Slab& slab) { check_forms<T>(like, axis, slab); });
   const Slab s{1, 6, 20};
@@ -178,7 +178,7 @@ TEST_CASE("weight standardization's gradients equal central differences", "[norm
 }
 
 TEMPLATE_TEST_CASE("weight standardization of huge, tiny and far off values", "[norms][weight_standardization][hard]",
-                   float, double) {
+                   SUPPORT_WIDE_SCALARS) {
   using T = TestType;
   const bool is_double = std::is_same_v<T, double>;
   const Slab slab{1, 5, 37};
@@ -253,7 +253,7 @@ TEST_CASE("weight standardization of a NaN is NaN", "[norms][weight_standardizat
 }
 
 TEMPLATE_TEST_CASE("weight standardization has the same bits on every device and number of threads",
-                   "[norms][weight_standardization]", float, double, Eigen::bfloat16) {
+                   "[norms][weight_standardization]", SUPPORT_WIDE_SCALARS, Eigen::bfloat16) {
   using T = TestType;
   for (int axis : {0, 1}) {
     const std::size_t rows = 67, cols = 129, units = axis == 0 ? rows : cols;
