@@ -19,6 +19,10 @@ need_header() {  # PACKAGE HEADER... (any of them will do)
   missing+=("$package")
 }
 
+need_library() {  # PACKAGE NAME
+  echo 'int main() {}' | c++ -x c++ - "-l$2" -o /dev/null >/dev/null 2>&1 || missing+=("$1")
+}
+
 need_base() {
   need_command g++ c++
   need_command cmake cmake

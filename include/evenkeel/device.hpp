@@ -48,14 +48,46 @@ concept StreamDevice = requires(const D& device) {
   device.stream();
 };
 
+/// Whether this unit has the CUDA drivers: evenkeel/cuda.hpp makes it true for devices with a stream.
+template <class D>
+inline constexpr bool has_cuda_driver = false;
+
+/// With Eigen's CUDA mode its CPU code is scalar, and differs from the same templates in other units.
+#if defined(__CUDACC__) && !defined(EIGEN_NO_CUDA)
+inline constexpr bool has_cpu_functions = false;
+#else
+inline constexpr bool has_cpu_functions = true;
+#endif
+
 /// The one sentence for a device that has no code in this unit.
 template <class D>
-constexpr void require_cpu_device() {
-  static_assert(CpuDevice<D> || !StreamDevice<D>,
-                "evenkeel: this device has a CUDA stream, and only the CPU functions are declared here");
+constexpr void require_device() {
   static_assert(CpuDevice<D> || StreamDevice<D>,
-                "evenkeel: the first argument must be ek::Serial, Eigen::DefaultDevice or Eigen::ThreadPoolDevice");
+                "evenkeel: the first argument must be ek::Serial, Eigen::DefaultDevice, Eigen::ThreadPoolDevice, or a "
+                "device with a CUDA stream");
+  static_assert(CpuDevice<D> || !StreamDevice<D> || has_cuda_driver<D>,
+                "evenkeel: this device has a CUDA stream: compile this file with nvcc and include evenkeel/cuda.hpp");
+  static_assert(!CpuDevice<D> || has_cpu_functions,
+                "evenkeel: define EIGEN_NO_CUDA where nvcc compiles CPU functions, as the target evenkeel::cuda does");
 }
+/// The same for functions that run on the CPU alone.
+template <class D>
+constexpr void require_cpu_device() {
+  require_device<D>();
+  static_assert(CpuDevice<D> || !StreamDevice<D>, "evenkeel: this function does not run on CUDA devices yet");
+}
+
+/// Whether the device's driver takes OffsetParameter.
+template <class D>
+inline constexpr bool offsets_at_run_time = false;
+
+/// The type by which a device's code knows the scalar T.
+template <class D, class T>
+struct DriverScalar {
+  using Type = T;
+};
+template <class D, class T>
+using driver_scalar_t = typename DriverScalar<D, T>::Type;
 
 }  // namespace detail
 }  // namespace evenkeel

@@ -27,13 +27,19 @@ template <class Number>
   requires std::is_arithmetic_v<Number>
 void append(std::string& text, Number part) { text += std::to_string(part); }
 
-/// Throws "function: parts", one after the other. Never returns, so that checks cost their caller one compare.
+/// "function: parts", one after the other.
 template <class... Parts>
-[[noreturn]] void throw_shape_error(const char* function, const Parts&... parts) {
+std::string error_text(const char* function, const Parts&... parts) {
   std::string text = function;
   text += ": ";
   (append(text, parts), ...);
-  throw ShapeError(text);
+  return text;
+}
+
+/// Throws ShapeError "function: parts". Never returns, so that checks cost their caller one compare.
+template <class... Parts>
+[[noreturn]] void throw_shape_error(const char* function, const Parts&... parts) {
+  throw ShapeError(error_text(function, parts...));
 }
 
 }  // namespace detail

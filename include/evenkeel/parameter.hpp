@@ -44,8 +44,8 @@ class Parameter {
   Index size() const { return size_; }
   const std::string& name() const { return name_; }
 
-  void fill(T value) { std::fill_n(value_.data(), size_, value); }
-  void zero_gradient() { std::fill_n(gradient_.data(), size_, T(0)); }
+  void fill(T value) { Storage::fill(value_.data(), size_, value); }
+  void zero_gradient() { Storage::fill(gradient_.data(), size_, T(0)); }
   ParameterRef<T> ref() { return {name_, value(), gradient(), size_, weight_decay_}; }
 
  private:

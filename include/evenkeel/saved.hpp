@@ -36,19 +36,20 @@ class SavedRows {
 
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
-  void reserve(const Device&, const X& x, const Axes& axis = {}) {
+  void reserve(const Device& device, const X& x, const Axes& axis = {}) {
     RowArguments arguments("reserve");
     arguments.reference("x", x, axis);
     const RowGrid grid = arguments.grid();
     statistics.reserve(Fields * grid.rows());
-    scratch.reserve(feature_scratch<A, 2>(grid.rows(), grid.length));
+    scratch.reserve(feature_scratch<A, 2>(device, grid.rows(), grid.length));
   }
 
-  A field(int k, Index row) const { return statistics.data()[k * call.rows + row]; }
+  /// Where the storage is the host's.
+  A field(int k, Index row) const requires(Storage::on_host) { return statistics.data()[k * call.rows + row]; }
 
   /// Room for the statistics of `rows` rows, returned for writing.
   A* begin(const SavedCall& now) {
-    statistics.reserve(Fields * now.rows);
+    statistics.ensure(Fields * now.rows);
     call = now;
     return statistics.data();
   }

@@ -41,6 +41,8 @@ class HostBuffer {
     data_ = grown;
     size_ = size;
   }
+  /// The same: what runs on the CPU may allocate.
+  void ensure(Index size) { reserve(size); }
   Index size() const { return size_; }
   T* data() { return data_; }
   const T* data() const { return data_; }
@@ -58,8 +60,13 @@ class HostBuffer {
 
 /// Storage policy of layers and saved statistics in the host's memory.
 struct HostStorage {
+  static constexpr bool on_host = true;
   template <class T>
   using Buffer = HostBuffer<T>;
+  template <class T>
+  static void fill(T* data, Index size, T value) {
+    std::fill_n(data, size, value);
+  }
 };
 
 }  // namespace evenkeel::inline EVENKEEL_ISA

@@ -523,6 +523,13 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   bool along_ = false, packed_ = false;
 };
 
+/// Values of scratch for a forward and a backward: known (up to 8, cells), sums (up to 4, cells) and (2, channels).
+template <class Device>
+  requires(!StreamDevice<Device>)
+ChannelRoom channel_room(const Device&, const ChannelGrid& grid, Index) {
+  return {8 * grid.cells(), 4 * grid.cells() + 2 * grid.channels};
+}
+
 /// The sums of one pass and the outputs of another, unit by unit: sums(unit), between(sample, first, last), write(unit)
 /// for channels first..last-1, a multiple of `group`. A unit's data are still in the cache when they are written.
 template <class Device, class SumPass, class Between, class WritePass>

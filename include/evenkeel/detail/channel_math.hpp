@@ -5,8 +5,9 @@
 /// elements again with values that are known for each cell; what happens between is the norm's own: cells are merged
 /// into groups, or exchanged with other processes.
 ///
-/// The math is that of row_math.hpp with a cell in the place of a row, and parameters that belong to channels. finish
-/// is called with sums in double, whatever the data are: a channel may have millions of elements.
+/// The math is that of row_math.hpp with a cell in the place of a row, and parameters that belong to channels. On the CPU
+/// finish is called with sums in double, whatever the data are: a channel may have millions of elements. On a device it
+/// is called for parts of cells, with sums in the accumulator type.
 #pragma once
 
 #include "evenkeel/detail/row_math.hpp"
@@ -23,6 +24,11 @@ struct ChannelGrid {
   Index cells() const { return samples * channels; }
   /// Values of one cell.
   Index count() const { return extent[0] * extent[1] * extent[2] * extent[3]; }
+};
+
+/// Values of scratch that a norm over channels needs: `known` of the accumulator type, `sums` of double.
+struct ChannelRoom {
+  Index known, sums;
 };
 
 /// Where the cells of one tensor lie.

@@ -11,6 +11,8 @@
 #include "evenkeel/activations.hpp"
 #include "evenkeel/detail/standardize_math.hpp"
 
+#include <cstdint>
+
 namespace evenkeel::detail {
 
 /// Inputs x, mask. Sums to the moments of a cell.
@@ -30,7 +32,7 @@ struct ChannelMoments {
     V count, shift, delta, M2;
   };
 
-  double cell_count;  // where there is no mask
+  std::int64_t cell_count;  // where there is no mask
 
   auto wide() const { return ChannelMoments<double, Masked>{cell_count}; }
   EVENKEEL_MATH template <class S, class Mask>
@@ -45,17 +47,31 @@ struct ChannelMoments {
     s[1] += shifted * shifted;
     if constexpr (Masked) s[2] += mask;
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, sums>& s, const Start<A>& start) const {
-    double count = cell_count;
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<A>& start) const {
+    S count = static_cast<S>(cell_count);
     if constexpr (Masked) count = s[2];
-    const double delta = count > 0 ? s[0] / count : 0.0, M2 = s[1] - delta * s[0];
-    return {count, static_cast<double>(start.shift), delta, max(M2, 0.0)};
+    const S delta = count > S(0) ? s[0] / count : S(0), M2 = s[1] - delta * s[0];
+    return {count, static_cast<S>(start.shift), delta, max(M2, S(0))};
   }
   /// As in StandardizeForward: a cell whose first element lies far out starts over from its mean. So does a cell that
   /// begins with padding, whose shift is 0.
-  EVENKEEL_HD Start<A> restart(const Start<A>& start, const Row<double>& row) const {
-    const double square = row.delta * row.delta * row.count;
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD Start<A> restart(const Start<A>& start, const Row<S>& row) const {
+    const S square = row.delta * row.delta * row.count;
     return {square <= row.M2 ? start.shift : static_cast<A>(row.shift + row.delta)};
+  }
+  /// On a device many elements make the start: the sum and the number of those that count.
+  template <class Mask>
+  EVENKEEL_HD static void accumulate_first(Values<A, 2>& first, const A& x, const Mask& mask) {
+    first[0] += where(mask, x);
+    if constexpr (Masked)
+      first[1] += mask;
+    else
+      first[1] += A(1);
+  }
+  EVENKEEL_HD static Start<A> start_from(const Values<A, 2>& first) {
+    return {first[1] > A(0) ? first[0] / first[1] : A(0)};
   }
 };
 
@@ -133,7 +149,10 @@ struct ChannelGradientSums {
     s[0] += g;
     s[1] += g * xhat;
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, 2>& s, const Start<A>&) const { return {s[0], s[1]}; }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<A>&) const {
+    return {s[0], s[1]};
+  }
 };
 
 /// Inputs dy, x, residual, mask; parameters weight, bias; outputs dx and, where there is a residual, its gradient.
@@ -184,9 +203,8 @@ struct RunningRow {
   V mean, var;
 };
 EVENKEEL_MATH template <class V>
-EVENKEEL_HD StandardizeRow<V> frozen_row(const RunningRow<V>& running, double eps) {
-  using A = typename Lanes<V>::Scalar;
-  return {running.mean, splat<V>(0), inverse_root(V(running.var + static_cast<A>(eps)))};
+EVENKEEL_HD StandardizeRow<V> frozen_row(const RunningRow<V>& running, typename Lanes<V>::Scalar eps) {
+  return {running.mean, splat<V>(0), inverse_root(V(running.var + eps))};
 }
 
 /// ChannelForward from running statistics.
@@ -195,7 +213,7 @@ struct FrozenForward : ChannelForward<A, Activation> {
   template <class V>
   using Stored = RunningRow<V>;
 
-  double eps;
+  A eps;
 
   auto wide() const { return FrozenForward<double, Activation>{{}, eps}; }
   EVENKEEL_MATH template <class S>
@@ -210,7 +228,7 @@ struct FrozenGradientSums : ChannelGradientSums<A, Activation> {
   template <class V>
   using Known = RunningRow<V>;
 
-  double eps;
+  A eps;
 
   auto wide() const { return FrozenGradientSums<double, Activation>{{}, eps}; }
   EVENKEEL_MATH template <class S>
@@ -229,7 +247,7 @@ struct FrozenBackward : ChannelBackward<A, Activation, Residual, true> {
   template <class V>
   using Stored = RunningRow<V>;
 
-  double eps;
+  A eps;
 
   auto wide() const { return FrozenBackward<double, Activation, Residual>{{}, eps}; }
   EVENKEEL_MATH template <class S>

@@ -14,9 +14,10 @@
 ///     template <class V> struct Start { ... };   what accumulate needs of a row (the shift, the statistics)
 ///     template <class V> struct Row { ... };     what write needs of a row; kept when the caller asks for it
 ///
-///     Start<S> start(Known<S>, S... first)                                first element of each input. With averages_shift = true
-///                                       in the math, Start is one shift, and the mean of those of the first elements;
-///                                       where it has counts(inputs...), 1 or 0, of those that count
+///     Start<S> start(Known<S>, S... first)                                first element of each input, which count for
+///                                       nothing where there are Known values. With averages_shift = true in the math,
+///                                       Start is one shift, and the mean of those of the first elements; where it has
+///                                       counts(inputs...), 1 or 0, of those that count
 ///     void accumulate(Values<V, sums>&, Values<V, feature_sums>&, Start<S>, V... inputs, parameters...)
 ///                                       adds to the sums, sets the terms of the feature sums
 ///     Row<S> finish(Values<S, sums>, Start<S>)
@@ -98,6 +99,14 @@ struct RowPass {
 template <class M, class I, class P, class O, class Known = None,
           class Kept = None>  // clang 14 does not deduce aggregates
 RowPass(M, RowGrid, I, P, O, Known = {}, Kept = {})->RowPass<M, I, P, O, Known, Kept>;
+
+/// The sums over rows that a pass leaves in its scratch: sum k of feature i is the sum over the parts p of
+/// scratch[(p * terms + k) * pitch + i].
+struct FeatureParts {
+  Index count;  // parts
+  Index pitch;
+  int terms;
+};
 
 /// Whether the math knows when not to trust itself.
 template <class M, class A = typename M::Scalar>

@@ -16,8 +16,9 @@ inline Index feature_blocks(Index rows, Index length) {
 }
 
 /// Values of A that such a pass needs as scratch.
-template <class A, int FeatureCount>
-Index feature_scratch(Index rows, Index length) {
+template <class A, int FeatureCount, class Device>
+  requires(!StreamDevice<Device>)
+Index feature_scratch(const Device&, Index rows, Index length) {
   return FeatureCount == 0 ? 0 : feature_blocks(rows, length) * FeatureSums<A, FeatureCount>::size(length);
 }
 
@@ -35,12 +36,13 @@ double traffic(const RowPass<Math, std::tuple<X...>, P, std::tuple<Y...>, Known,
   return static_cast<double>(bytes) * static_cast<double>(pass.grid.rows()) * static_cast<double>(pass.grid.length);
 }
 
-/// Runs the pass. Where the math has feature sums, `scratch` holds feature_scratch() values, and row k of the result,
-/// at scratch + k * FeatureSums::pitch_of(length), has the sums of feature term k over all rows.
+/// Runs the pass. Where the math has feature sums, `scratch` holds feature_scratch() values and receives them, in one
+/// part.
 template <class Device, class Math, class X, class P, class Y, class Known, class Kept>
-void row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& pass,
-              typename Math::Scalar* scratch = nullptr) {
-  require_cpu_device<Device>();
+  requires(!StreamDevice<Device>)
+FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& pass,
+                      typename Math::Scalar* scratch = nullptr) {
+  require_device<Device>();
   using Pass = RowPass<Math, X, P, Y, Known, Kept>;
   using A = typename Math::Scalar;
   using Features = FeatureSums<A, Math::feature_sums>;
@@ -57,7 +59,11 @@ void row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& p
     else
       RowsAcross<Pass>::run(pass, first, last, memory);
   };
-  if (Math::feature_sums == 0 && SerialDevice<Device>) return run(0, units, nullptr);
+  const FeatureParts parts{1, Features::pitch_of(length), Math::feature_sums};
+  if (Math::feature_sums == 0 && SerialDevice<Device>) {
+    run(0, units, nullptr);
+    return parts;
+  }
   for_each_block(device, blocks, traffic(pass), [&](Index block) {
     const Index first = std::min(units, block * per_block), last = std::min(units, first + per_block);
     run(first, last, scratch + block * Features::size(length));
@@ -67,6 +73,40 @@ void row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& p
     for (Index i = 0; i < Math::feature_sums * Features::pitch_of(length); i += pack_size<A>)
       store<Pack<A>>(scratch + i, Pack<A>(load<Pack<A>>(scratch + i) + load<Pack<A>>(partial + i)));
   }
+  return parts;
+}
+
+/// Adds the sums over rows that a pass left in its scratch to gradients, or writes them there: pointers or none. The k-th
+/// of those that are there belongs to the k-th sum.
+template <class Device, class A, class... T>
+  requires(!StreamDevice<Device>)
+void put_gradients(const Device&, const A* scratch, const FeatureParts& parts, Index length, GradientMode mode,
+                   T... gradients) {
+  Index k = 0;
+  const auto put = [&](auto gradient) {
+    if constexpr (!is_none_v<decltype(gradient)>) put_gradient(gradient, scratch + k++ * parts.pitch, length, mode);
+  };
+  (put(gradients), ...);
+}
+
+/// Adds the sum of what the rows kept to a scalar's gradient, or writes it there; a pointer or none.
+template <class Device, class A, class T>
+  requires(!StreamDevice<Device>)
+void put_total(const Device&, const A* shares, Index rows, GradientMode mode, T gradient) {
+  if constexpr (!is_none_v<T>) {
+    using Scalar = std::remove_pointer_t<T>;
+    double sum = 0;
+    for (Index r = 0; r < rows; ++r) sum += static_cast<double>(shares[r]);
+    if (mode == GradientMode::accumulate) sum += static_cast<double>(*gradient);
+    *gradient = static_cast<Scalar>(sum);
+  }
+}
+
+/// Writes `ones` ones and zeros after them.
+template <class Device, class A>
+  requires(!StreamDevice<Device>)
+void put_indicator(const Device&, A* values, Index length, Index ones) {
+  for (Index i = 0; i < length; ++i) values[i] = A(i < ones);
 }
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

@@ -17,6 +17,19 @@ struct Values {
 template <class V>
 struct Values<V, 0> {};
 
+/// A parameter to which a driver adds `offset` as it loads it: what AffineMath<true> does, decided at run time.
+template <class T, class A>
+struct OffsetParameter {
+  T* data;
+  A offset;
+};
+
+/// An input of a pass on a CUDA device that is one number in its memory, the same for all rows and elements.
+template <class T>
+struct OneValue {
+  T* data;
+};
+
 /// Whether a row starts from the mean of its first few elements in place of the first: where the start is a shift, that
 /// lies nearer to the row's mean.
 template <class M>

@@ -68,6 +68,9 @@ class RandomStream {
     return shifted;
   }
 
+  /// How many values stand before value 0 in its block.
+  int lead(int block_values) const { return static_cast<int>(first_ % static_cast<std::uint64_t>(block_values)); }
+
   /// Value `index` of U(lo, hi) as fma(u, hi - lo, lo) with u in [0, 1); rounding can reach hi itself.
   template <RandomScalar T>
   EVENKEEL_HD T uniform(std::uint64_t index, double lo = 0, double hi = 1) const {

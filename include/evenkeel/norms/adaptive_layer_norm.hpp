@@ -106,19 +106,18 @@ auto sample_rows(const char* function, const char* name, P& p, Index samples, In
 }
 
 /// Calls body(device, sample) for each sample: from 8 samples on the threads share these, below they share the rows of
-/// one. Results are the same, since a pass gives the same on every device.
+/// one. Results are the same, since a pass gives the same on every device. A CUDA stream takes one after the other.
 template <class Device, class Body>
 void for_each_sample(const Device& device, Index samples, double bytes, const Body& body) {
-  if (samples >= 8)
-    for_each_block(device, samples, bytes, [&](Index sample) { body(serial, sample); });
-  else
-    for (Index sample = 0; sample < samples; ++sample) body(device, sample);
+  if constexpr (CpuDevice<Device>)
+    if (samples >= 8) return for_each_block(device, samples, bytes, [&](Index sample) { body(serial, sample); });
+  for (Index sample = 0; sample < samples; ++sample) body(device, sample);
 }
 
 template <class Norm, class Device, class X, class Scale, class Shift, class Y, class Saved, class Options>
 void adaptive_norm(const char* function, const Device& device, const X& x, const Scale& scale, const Shift& shift, Y& y,
                    Saved& saved, const Options& options) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   RowArguments arguments(function);
@@ -155,7 +154,7 @@ void adaptive_norm(const char* function, const Device& device, const X& x, const
 template <class Norm, class Device, class Dy, class X, class Scale, class Saved, class Dx, class Dscale, class Dshift>
 void adaptive_norm_backward(const char* function, const Device& device, const Dy& dy, const X& x, const Scale& scale,
                             Saved& saved, Dx& dx, Dscale& dscale, Dshift& dshift) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   static_assert(std::is_same_v<A, typename Saved::Scalar>,
@@ -174,21 +173,20 @@ void adaptive_norm_backward(const char* function, const Device& device, const Dy
       sample_grid(function, arguments.shape(), grid, samples, first_axis_fastest(function, x, saved.call.axis));
   const auto dy_rows = arguments.input("dy", dy);
   const auto dx_rows = arguments.output("dx", dx);
-  const Index sample_scratch = feature_scratch<A, Terms::count>(parts.grid.rows(), length);
-  saved.scratch.reserve(samples * sample_scratch);
+  const Index sample_scratch = feature_scratch<A, Terms::count>(device, parts.grid.rows(), length);
+  saved.scratch.ensure(samples * sample_scratch);
   const typename Norm::template Backward<A, AffineMath<true, None>, Terms> math{A(1) / static_cast<A>(length)};
   const double bytes = 3.0 * sizeof(T) * static_cast<double>(grid.rows()) * static_cast<double>(length);
   for_each_sample(device, samples, bytes, [&](const auto& on, Index sample) {
     A* const scratch = saved.scratch.data() + sample * sample_scratch;
     const A* const known = saved.statistics.data() + sample * Saved::fields * parts.grid.rows();
-    row_pass(on,
-             RowPass{math, parts.grid, std::tuple(parts.rows(dy_rows, sample), parts.rows(rows, sample), none),
-                     std::tuple(of_sample(scales, sample)), std::tuple(parts.rows(dx_rows, sample)), known},
-             scratch);
-    put_gradient(of_sample(dscales, sample), scratch, length, GradientMode::overwrite);
-    if constexpr (!is_none_v<Dshift>)
-      put_gradient(of_sample(dshifts, sample), scratch + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(length),
-                   length, GradientMode::overwrite);
+    const FeatureParts sums =
+        row_pass(on,
+                 RowPass{math, parts.grid, std::tuple(parts.rows(dy_rows, sample), parts.rows(rows, sample), none),
+                         std::tuple(of_sample(scales, sample)), std::tuple(parts.rows(dx_rows, sample)), known},
+                 scratch);
+    put_gradients(on, scratch, sums, length, GradientMode::overwrite, of_sample(dscales, sample),
+                  of_sample(dshifts, sample));
   });
 }
 
@@ -203,13 +201,13 @@ class AdaptiveSaved : public SavedRows<A, Fields, Storage> {
 
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
-  void reserve(const Device&, const X& x, Index sample_count, const Axes& axis = {}) {
+  void reserve(const Device& device, const X& x, Index sample_count, const Axes& axis = {}) {
     RowArguments arguments("reserve");
     arguments.reference("x", x, axis);
     const RowGrid grid = arguments.grid();
     this->statistics.reserve(Fields * grid.rows());
     this->scratch.reserve(sample_count *
-                          feature_scratch<A, 2>(grid.rows() / std::max<Index>(sample_count, 1), grid.length));
+                          feature_scratch<A, 2>(device, grid.rows() / std::max<Index>(sample_count, 1), grid.length));
   }
 
   /// 1/sqrt(var + eps), or of the mean square, of one row of one sample.

@@ -41,8 +41,8 @@ class BatchNormSaved : public ChannelNormSaved<A, Storage> {
  public:
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
-  void reserve(const Device&, const X& x, const BatchNormOptions& options = {}) {
-    this->reserve_for(x, detail::batch_norm_spec(options));
+  void reserve(const Device& device, const X& x, const BatchNormOptions& options = {}) {
+    this->reserve_for(device, x, detail::batch_norm_spec(options));
   }
   template <class Device, class X>
   void reserve(const Device& device, const X& x, const Axes& axis) {
@@ -91,7 +91,8 @@ void batch_norm_add(const Device& device, const X& x, const Residual& residual, 
 
 /// batch_norm of padded data. mask has one value for each position, the same for all channels: 1 (or true) where x
 /// counts and 0 where it is padding, which enters no sum; there y is 0. Its shape is x's without the channel axis.
-/// Where nothing counts, y is 0 and moments have count 0.
+/// Where nothing counts, y is 0 and moments have count 0. One value that counts is an error; a CUDA device, whose masks
+/// the host does not read, takes its variance as 0.
 template <class Activation = Identity, class Device, class X, class Mask, class Weight, class Bias, class Y, class A,
           class Storage>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
@@ -194,12 +195,14 @@ void batch_norm_inference_backward(const Device& device, const Dy& dy, const X& 
 ///     norm.training = false;  norm.forward(device, x, y);                      // inference
 ///     ek::BatchNorm<float> slow(channels, {}, {.momentum = ek::OldWeight{0.99}});
 template <class T, class Activation = Identity, class Storage = HostStorage>
-class BatchNorm : public detail::TrackedChannelNorm<T, Activation, Storage, BatchNormOptions, detail::batch_norm_spec> {
+class BatchNorm : public detail::TrackedChannelNorm<T, Activation, Storage, BatchNormSaved<accumulator_t<T>, Storage>,
+                                                    BatchNormOptions, detail::batch_norm_spec> {
  public:
   explicit BatchNorm(Index channels, const BatchNormOptions& options = {}, const RunningOptions& running_options = {},
                      Affine affine = Affine::weight_and_bias, Tracking tracking = Tracking::on)
-      : detail::TrackedChannelNorm<T, Activation, Storage, BatchNormOptions, detail::batch_norm_spec>(
-            "BatchNorm", channels, options, affine, tracking, running_options) {}
+      : detail::TrackedChannelNorm<T, Activation, Storage, BatchNormSaved<accumulator_t<T>, Storage>, BatchNormOptions,
+                                   detail::batch_norm_spec>("BatchNorm", channels, options, affine, tracking,
+                                                            running_options) {}
 };
 
 }  // namespace EVENKEEL_ISA

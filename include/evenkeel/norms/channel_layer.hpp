@@ -80,7 +80,7 @@ inline namespace EVENKEEL_ISA {
 
 /// A layer over channels that may keep running statistics. In training it normalizes with the statistics of the data
 /// and lets running follow them; in inference, or frozen, with running. Without tracking it always uses the data's.
-template <class T, class Activation, class Storage, class Options, auto spec_of>
+template <class T, class Activation, class Storage, class Saved, class Options, auto spec_of>
 class TrackedChannelNorm : public ChannelParameters<T, Storage> {
  public:
   using A = accumulator_t<T>;
@@ -134,7 +134,7 @@ class TrackedChannelNorm : public ChannelParameters<T, Storage> {
   const Options& options() const { return options_; }
 
   RunningStatistics<A, Storage> running;  ///< running_mean, running_var, num_batches_tracked
-  ChannelNormSaved<A, Storage> saved;
+  Saved saved;
 
  private:
   bool frozen() const { return !training && tracking_ == Tracking::on; }
@@ -147,7 +147,7 @@ class TrackedChannelNorm : public ChannelParameters<T, Storage> {
         return frozen_channel_norm<Activation>(function, device, x, residual, mask, w, b, running, y,
                                                spec_of(options_));
       channel_norm<Activation>(function, device, x, residual, mask, w, b, y, saved, spec_of(options_));
-      if (tracking_ == Tracking::on) running.update(saved);
+      if (tracking_ == Tracking::on) running.update(device, saved);
     });
   }
   template <class Device, class Dy, class X, class Residual, class Mask, class Dx, class Dresidual>

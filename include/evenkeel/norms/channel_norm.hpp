@@ -6,7 +6,7 @@
 #include "evenkeel/detail/channel_norm_math.hpp"
 #include "evenkeel/distributed/communicator.hpp"
 #include "evenkeel/moments.hpp"
-#include "evenkeel/storage.hpp"
+#include "evenkeel/norms/channel_saved.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,127 +17,10 @@
 
 namespace evenkeel {
 namespace detail {
-
-/// Which elements share a mean and a variance.
-struct ChannelSpec {
-  double eps;
-  Axes axis;
-  int sample_axis;
-  bool per_sample;   ///< each sample, or each ghost batch of samples, by itself
-  Index ghost;       ///< samples that share statistics, where per_sample
-  Index groups;      ///< groups that the channels fall into; 0: each channel by itself
-  bool averaged;     ///< running statistics take the mean over samples (InstanceNorm)
-  const char* unit;  ///< what has one mean, in messages
-};
-
-/// The call that filled a `saved`.
-struct ChannelCall {
-  ChannelSpec spec{};
-  ChannelGrid grid{0, 0, {}};
-  Index groups = 0;
-  const char* scalar = "";
-  const void* activation = nullptr;
-  bool has_weight = false, has_bias = false, has_residual = false, has_mask = false, in_place = false;
-  bool filled = false;
-};
-
-/// One address for each activation.
-template <class Activation>
-inline constexpr char activation_tag = 0;
-
-}  // namespace detail
-
-inline namespace EVENKEEL_ISA {
-
-/// Statistics that a norm over channels leaves for its backward, and scratch. A is the accumulator type of the data.
-/// One set of statistics for each sample (or ghost batch; one for BatchNorm) and group (or channel).
-template <class A, class Storage = HostStorage>
-class ChannelNormSaved {
- public:
-  using Scalar = A;
-
-  Index samples() const { return call.grid.samples; }
-  Index groups() const { return call.groups; }
-  Index channels() const { return call.grid.channels; }
-
-  /// Count, mean and spread of what channel or group `g` of sample `s` holds; mergeable with ek::merge.
-  Moments<A> moments(Index g, Index s = 0) const {
-    const Moments<double> m = wide_moments(g, s);
-    const A shift = static_cast<A>(m.shift);
-    return {m.count, shift, static_cast<A>(m.shift - static_cast<double>(shift) + m.delta), static_cast<A>(m.M2)};
-  }
-  /// The mean, rounded to one number. The backward uses what that leaves, too.
-  A mean(Index g, Index s = 0) const { return statistics.data()[s * call.groups + g]; }
-  A rstd(Index g, Index s = 0) const { return statistics.data()[(2 * samples() + s) * call.groups + g]; }
-
-  // What the norms keep here.
-
-  Moments<double> wide_moments(Index g, Index s = 0) const {
-    const double* const m = moments_.data() + s * call.groups + g;
-    const Index sets = samples() * call.groups;
-    return {static_cast<std::int64_t>(m[0]), m[sets], m[2 * sets], m[3 * sets]};
-  }
-  void begin(const detail::ChannelCall& now) {
-    call = now;
-    make_room(now.grid, now.groups);
-  }
-  void make_room(const detail::ChannelGrid& grid, Index groups) {
-    statistics.reserve(3 * grid.samples * groups);
-    moments_.reserve(4 * grid.samples * groups);
-    known.reserve(8 * grid.cells());
-    sums.reserve(4 * grid.cells() + 2 * grid.channels);
-  }
-  void set_moments(Index set, const Moments<double>& m) {
-    const Index sets = samples() * call.groups;
-    double* const to = moments_.data() + set;
-    to[0] = static_cast<double>(m.count), to[sets] = m.shift, to[2 * sets] = m.delta, to[3 * sets] = m.M2;
-  }
-
-  template <class X>
-  void reserve_for(const X& x, const detail::ChannelSpec& spec);
-
-  detail::ChannelCall call;
-  typename Storage::template Buffer<A> statistics;  // (mean | rest | rstd, samples, groups)
-  typename Storage::template Buffer<A> known;       // (up to 8, samples, channels), scratch
-  typename Storage::template Buffer<double> sums;   // (up to 4, samples, channels), and (2, channels), scratch
- private:
-  typename Storage::template Buffer<double> moments_;  // (count | shift | delta | M2, samples, groups)
-};
-
-}  // namespace EVENKEEL_ISA
-
-namespace detail {
 inline namespace EVENKEEL_ISA {
 
 template <class Saved, class X>
 concept ChannelSavedOf = std::same_as<typename Saved::Scalar, accumulator_t<scalar_t<const X>>>;
-
-/// The arguments of a call, checked, as cells.
-struct ChannelShape {
-  ChannelGrid grid;
-  SampleLevel level;
-  Index ghost, groups;
-  template <class R>
-  auto cells(const R& rows) const {
-    return cells_of(rows, level, ghost);
-  }
-};
-
-inline ChannelShape channel_shape(const char* function, const RowArguments& arguments, const ChannelSpec& spec) {
-  const RowGrid rows = arguments.grid();
-  const SampleLevel level = arguments.sample_level();
-  Index ghost = spec.ghost;
-  if (level != SampleLevel::none) {
-    const Index samples = rows.extent[level == SampleLevel::outer ? 0 : 2];
-    if (ghost < 1 || samples % ghost != 0)
-      throw_shape_error(function, "ghost batches of ", ghost, " samples do not divide the batch of ", samples, " (",
-                        arguments.shape(), ")");
-  }
-  const Index groups = spec.groups == 0 ? rows.length : spec.groups;
-  if (groups < 1 || rows.length % groups != 0)
-    throw_shape_error(function, groups, " groups do not divide ", rows.length, " channels (", arguments.shape(), ")");
-  return {channel_grid(rows, level, ghost), level, ghost, groups};
-}
 
 /// The statistics of group `g` of sample `s`, from its cells' moments, to `saved` and to its channels' known values.
 template <bool Local, class Pass, class Saved>
@@ -212,7 +95,7 @@ template <class Activation, class Device, class X, class Residual, class Mask, c
 void channel_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
                   const Weight& weight, const Bias& bias, Y& y, Saved& saved, const ChannelSpec& spec,
                   C&& communicator = {}) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   static_assert(ActivationFunction<Activation>);
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -234,9 +117,10 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
   if (counted_here) check_count(function, arguments, spec.unit, grid.count() * size);
 
   // A call that throws changes nothing but scratch.
-  saved.sums.reserve(4 * (local ? 1 : communicator.size() + 1) * grid.cells() + 2 * grid.channels);
+  if constexpr (CpuDevice<Device>)
+    saved.sums.reserve(4 * (local ? 1 : communicator.size() + 1) * grid.cells() + 2 * grid.channels);
   double* const kept = saved.sums.data();  // (count | shift | delta | M2, cells)
-  const ChannelPass sums{ChannelMoments<A, masked>{static_cast<double>(grid.count())},
+  const ChannelPass sums{ChannelMoments<A, masked>{grid.count()},
                          grid,
                          std::tuple(shape.cells(x_rows), shape.cells(mask_rows)),
                          std::tuple(),
@@ -244,7 +128,7 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
                          none,
                          kept};
   const double bytes = 3.0 * sizeof(T) * static_cast<double>(grid.cells()) * static_cast<double>(grid.count());
-  if constexpr (!counted_here) {
+  if constexpr (CpuDevice<Device> && !counted_here) {
     channel_sums(device, sums, bytes);
     if constexpr (!local) exchange_moments(communicator, kept, kept + 4 * grid.cells(), grid.channels);
     for (Index set = 0; set < grid.samples * shape.groups; ++set) {
@@ -253,9 +137,9 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
                   static_cast<std::int64_t>(std::accumulate(counts, counts + size, 0.0)));
     }
   }
-  saved.begin({spec, grid, shape.groups, scalar_name<T>(), &activation_tag<Activation>, !is_none_v<Weight>,
-               !is_none_v<Bias>, !is_none_v<Residual>, masked,
-               grid.cells() * grid.count() > 0 && static_cast<const void*>(y_rows.data) == x_rows.data, true});
+  saved.begin(device, {spec, grid, shape.groups, scalar_name<T>(), &activation_tag<Activation>, !is_none_v<Weight>,
+                       !is_none_v<Bias>, !is_none_v<Residual>, masked,
+                       grid.cells() * grid.count() > 0 && static_cast<const void*>(y_rows.data) == x_rows.data, true});
   const A* const known = saved.known.data();  // (mean | rest | rstd, cells)
   const ChannelPass write{ChannelForward<A, Activation>{},
                           grid,
@@ -263,14 +147,18 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
                           std::tuple(w, b),
                           std::tuple(shape.cells(y_rows)),
                           known};
-  const auto between = [&](Index s, Index first, Index last) {
-    for (Index g = first / size; g < last / size; ++g) settle_group<local>(sums, saved, eps, s, g);
-  };
-  if constexpr (!counted_here) {
-    for (Index s = 0; s < grid.samples; ++s) between(s, 0, grid.channels);
-    channel_write(device, write, bytes);
+  if constexpr (CpuDevice<Device>) {
+    const auto between = [&](Index s, Index first, Index last) {
+      for (Index g = first / size; g < last / size; ++g) settle_group<local>(sums, saved, eps, s, g);
+    };
+    if constexpr (!counted_here) {
+      for (Index s = 0; s < grid.samples; ++s) between(s, 0, grid.channels);
+      channel_write(device, write, bytes);
+    } else {
+      channel_passes(device, sums, between, write, size, bytes);
+    }
   } else {
-    channel_passes(device, sums, between, write, size, bytes);
+    channel_forward(device, sums, write, saved, eps, communicator);
   }
 }
 
@@ -317,13 +205,66 @@ void put_channel_gradients(const Dw& dw, const Db& db, const double* cells, doub
   put_gradient(db, sums, grid.channels, mode);
 }
 
+/// A backward on the CPU, from passes without known values. Parameter gradients stay this rank's own: a trainer averages
+/// those of all parameters.
+template <class Device, class SumPass, class WritePass, class Saved, class Dw, class Db, Communicator C>
+  requires(!StreamDevice<Device>)
+void channel_backward(const Device& device, const SumPass& sum_pass, const WritePass& write_pass, Saved& saved,
+                      const Dw& dw, const Db& db, GradientMode mode, C& communicator) {
+  using A = typename Saved::Scalar;
+  const ChannelGrid& grid = sum_pass.grid;
+  const Index groups = saved.call.groups, size = grid.channels / groups, cells = grid.cells();
+  A* const known = saved.known.data();  // (mean | rest | rstd | mean_h | mean_hxhat, cells), then (mean | rest | rstd)
+  A* const statistics = known + 5 * cells;
+  for (Index k = 0; k < 3; ++k)
+    for (Index set = 0; set < grid.samples * groups; ++set) {
+      const A value = saved.statistics.data()[k * grid.samples * groups + set];
+      std::fill_n(known + k * cells + set * size, size, value);
+      std::fill_n(statistics + k * cells + set * size, size, value);
+    }
+  double* const kept = saved.sums.data();  // (g | g_xhat, cells)
+  const A *const read_statistics = statistics, *const read_known = known;
+  const ChannelPass sums{sum_pass.math,   grid, sum_pass.inputs, sum_pass.parameters, sum_pass.outputs,
+                         read_statistics, kept};
+  const ChannelPass write{write_pass.math,    grid,      write_pass.inputs, write_pass.parameters,
+                          write_pass.outputs, read_known};
+  const auto w = std::get<0>(sum_pass.parameters);
+  const auto between = [&](Index s, Index first, Index last) {
+    for (Index g = first / size; g < last / size; ++g) {
+      double h = 0, hxhat = 0;
+      for (Index c = g * size; c < (g + 1) * size; ++c) {
+        double factor = 1;
+        if constexpr (!is_none_v<decltype(w)>) factor = static_cast<double>(w[c]);
+        h += factor * kept[s * grid.channels + c];
+        hxhat += factor * kept[cells + s * grid.channels + c];
+      }
+      const double count = std::max(1.0, static_cast<double>(saved.wide_moments(g, s).count));
+      std::fill_n(known + 3 * cells + s * grid.channels + g * size, size, static_cast<A>(h / count));
+      std::fill_n(known + 4 * cells + s * grid.channels + g * size, size, static_cast<A>(hxhat / count));
+    }
+  };
+  using T = std::remove_const_t<std::remove_pointer_t<decltype(std::get<1>(sum_pass.inputs).data)>>;
+  const double bytes = 5.0 * sizeof(T) * static_cast<double>(cells) * static_cast<double>(grid.count());
+  double* const over_samples = saved.sums.data() + 4 * cells;
+  if constexpr (is_local_v<C>) {
+    channel_passes(device, sums, between, write, size, bytes);
+    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
+  } else {
+    channel_sums(device, sums, bytes);
+    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
+    communicator.all_reduce_sum(kept, 2 * cells);
+    between(0, 0, grid.channels);
+    channel_write(device, write, bytes);
+  }
+}
+
 template <class Activation, class Device, class Dy, class X, class Residual, class Mask, class Weight, class Bias,
           class Saved, class Dx, class Dresidual, class Dweight, class Dbias, Communicator C = LocalCommunicator>
 void channel_norm_backward(const char* function, const Device& device, const Dy& dy, const X& x,
                            const Residual& residual, const Mask& mask, const Weight& weight, const Bias& bias,
                            Saved& saved, Dx& dx, Dresidual& dresidual, Dweight& dweight, Dbias& dbias,
                            GradientMode mode, C&& communicator = {}) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -354,66 +295,14 @@ void channel_norm_backward(const char* function, const Device& device, const Dy&
       return std::tuple(shape.cells(dx_rows));
   }();
 
-  const Index groups = shape.groups, size = grid.channels / groups, cells = grid.cells();
-  A* const known = saved.known.data();  // (mean | rest | rstd | mean_h | mean_hxhat, cells), then (mean | rest | rstd)
-  A* const statistics = known + 5 * cells;
-  for (Index k = 0; k < 3; ++k)
-    for (Index set = 0; set < grid.samples * groups; ++set) {
-      const A value = saved.statistics.data()[k * grid.samples * groups + set];
-      std::fill_n(known + k * cells + set * size, size, value);
-      std::fill_n(statistics + k * cells + set * size, size, value);
-    }
-  double* const kept = saved.sums.data();  // (g | g_xhat, cells)
   const auto inputs =
       std::tuple(shape.cells(dy_rows), shape.cells(x_rows), shape.cells(residual_rows), shape.cells(mask_rows));
   const auto parameters = std::tuple(w, b);
-  const A *const read_statistics = statistics, *const read_known = known;
-  const ChannelPass sums{
-      ChannelGradientSums<A, Activation>{}, grid, inputs, parameters, std::tuple(), read_statistics, kept};
-  const ChannelPass write{ChannelBackward<A, Activation, adds, false>{}, grid, inputs, parameters, outputs, read_known};
-  const auto between = [&](Index s, Index first, Index last) {
-    for (Index g = first / size; g < last / size; ++g) {
-      double h = 0, hxhat = 0;
-      for (Index c = g * size; c < (g + 1) * size; ++c) {
-        double factor = 1;
-        if constexpr (!is_none_v<Weight>) factor = static_cast<double>(w[c]);
-        h += factor * kept[s * grid.channels + c];
-        hxhat += factor * kept[cells + s * grid.channels + c];
-      }
-      const double count = std::max(1.0, static_cast<double>(saved.wide_moments(g, s).count));
-      std::fill_n(known + 3 * cells + s * grid.channels + g * size, size, static_cast<A>(h / count));
-      std::fill_n(known + 4 * cells + s * grid.channels + g * size, size, static_cast<A>(hxhat / count));
-    }
-  };
-  const double bytes = 5.0 * sizeof(T) * static_cast<double>(cells) * static_cast<double>(grid.count());
-  double* const over_samples = saved.sums.data() + 4 * cells;
-  if constexpr (is_local_v<C>) {
-    channel_passes(device, sums, between, write, size, bytes);
-    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
-  } else {  // parameter gradients stay this rank's own: a trainer averages those of all parameters
-    channel_sums(device, sums, bytes);
-    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
-    communicator.all_reduce_sum(kept, 2 * cells);
-    between(0, 0, grid.channels);
-    channel_write(device, write, bytes);
-  }
+  channel_backward(device, ChannelPass{ChannelGradientSums<A, Activation>{}, grid, inputs, parameters, std::tuple()},
+                   ChannelPass{ChannelBackward<A, Activation, adds, false>{}, grid, inputs, parameters, outputs}, saved,
+                   dw, db, mode, communicator);
 }
 
 }  // namespace EVENKEEL_ISA
 }  // namespace detail
-
-inline namespace EVENKEEL_ISA {
-
-template <class A, class Storage>
-template <class X>
-void ChannelNormSaved<A, Storage>::reserve_for(const X& x, const detail::ChannelSpec& spec) {
-  detail::RowArguments arguments("reserve");
-  if (spec.per_sample) arguments.keep_samples(spec.sample_axis);
-  arguments.reference("x", x, spec.axis);
-  const detail::ChannelShape shape = detail::channel_shape("reserve", arguments, spec);
-  make_room(shape.grid, shape.groups);
-}
-
-}  // namespace EVENKEEL_ISA
-
 }  // namespace evenkeel

@@ -29,7 +29,7 @@ struct DerfLayer {
   static constexpr const char *forward = "Derf::forward", *backward = "Derf::backward";
   static constexpr bool shifted = true;
   template <class A>
-  static ShiftedCurve<A, ErfCurve> curve(A alpha, A shift) {
+  EVENKEEL_HD static ShiftedCurve<A, ErfCurve> curve(A alpha, A shift) {
     return {alpha, shift};
   }
 };
@@ -51,10 +51,9 @@ template <class Device, class X, class Alpha, class Shift, class Weight, class B
   requires detail::SavedOrNone<Saved, DerfSaved, X>
 void derf(const Device& device, const X& x, const Alpha& alpha, const Shift& shift, const Weight& weight,
           const Bias& bias, Y&& y, Saved&& saved, const DerfOptions& options = {}) {
-  using A = accumulator_t<detail::scalar_t<const X>>;
-  const A a = static_cast<A>(*detail::scalar_parameter("derf", "alpha", alpha));
-  const A s = static_cast<A>(*detail::scalar_parameter("derf", "shift", shift));
-  detail::pointwise_norm("derf", device, detail::DerfLayer::curve(a, s), x, weight, bias, y, saved, options);
+  const auto a = detail::scalar_parameter("derf", "alpha", alpha);
+  const auto s = detail::scalar_parameter("derf", "shift", shift);
+  detail::pointwise_norm<detail::DerfLayer>("derf", device, a, s, x, weight, bias, y, saved, options);
 }
 
 /// The gradients of derf.
@@ -70,12 +69,12 @@ template <class Device, class Dy, class X, class Alpha, class Shift, class Weigh
 void derf_backward(const Device& device, const Dy& dy, const X& x, const Alpha& alpha, const Shift& shift,
                    const Weight& weight, DerfSaved<A, Storage>& saved, Dx&& dx, Dalpha&& dalpha, Dshift&& dshift,
                    Dweight&& dweight, Dbias&& dbias, GradientMode mode = GradientMode::accumulate) {
-  const A a = static_cast<A>(*detail::scalar_parameter("derf_backward", "alpha", alpha));
-  const A s = static_cast<A>(*detail::scalar_parameter("derf_backward", "shift", shift));
+  const auto a = detail::scalar_parameter("derf_backward", "alpha", alpha);
+  const auto s = detail::scalar_parameter("derf_backward", "shift", shift);
   const auto da = detail::scalar_parameter("derf_backward", "dalpha", dalpha);
   const auto ds = detail::scalar_parameter("derf_backward", "dshift", dshift);
-  detail::pointwise_norm_backward("derf_backward", device, detail::DerfLayer::curve(a, s), dy, x, weight, saved, dx, da,
-                                  ds, dweight, dbias, mode);
+  detail::pointwise_norm_backward<detail::DerfLayer>("derf_backward", device, a, s, dy, x, weight, saved, dx, da, ds,
+                                                     dweight, dbias, mode);
 }
 
 /// Derf with alpha (0.5 at first, or as given), shift (0), weight (ones), bias (zeros) and their gradients.

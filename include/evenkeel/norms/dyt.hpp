@@ -29,7 +29,7 @@ struct DytLayer {
   static constexpr const char *forward = "Dyt::forward", *backward = "Dyt::backward";
   static constexpr bool shifted = false;
   template <class A>
-  static ScaledCurve<A, TanhCurve> curve(A alpha, A) {
+  EVENKEEL_HD static ScaledCurve<A, TanhCurve> curve(A alpha, A) {
     return {alpha};
   }
 };
@@ -51,9 +51,8 @@ template <class Device, class X, class Alpha, class Weight, class Bias, class Y,
   requires detail::SavedOrNone<Saved, DytSaved, X>
 void dyt(const Device& device, const X& x, const Alpha& alpha, const Weight& weight, const Bias& bias, Y&& y,
          Saved&& saved, const DytOptions& options = {}) {
-  using A = accumulator_t<detail::scalar_t<const X>>;
-  const A a = static_cast<A>(*detail::scalar_parameter("dyt", "alpha", alpha));
-  detail::pointwise_norm("dyt", device, detail::DytLayer::curve(a, A(0)), x, weight, bias, y, saved, options);
+  const auto a = detail::scalar_parameter("dyt", "alpha", alpha);
+  detail::pointwise_norm<detail::DytLayer>("dyt", device, a, none, x, weight, bias, y, saved, options);
 }
 
 /// The gradients of dyt.
@@ -69,10 +68,10 @@ template <class Device, class Dy, class X, class Alpha, class Weight, class A, c
 void dyt_backward(const Device& device, const Dy& dy, const X& x, const Alpha& alpha, const Weight& weight,
                   DytSaved<A, Storage>& saved, Dx&& dx, Dalpha&& dalpha, Dweight&& dweight, Dbias&& dbias,
                   GradientMode mode = GradientMode::accumulate) {
-  const A a = static_cast<A>(*detail::scalar_parameter("dyt_backward", "alpha", alpha));
+  const auto a = detail::scalar_parameter("dyt_backward", "alpha", alpha);
   const auto da = detail::scalar_parameter("dyt_backward", "dalpha", dalpha);
-  detail::pointwise_norm_backward("dyt_backward", device, detail::DytLayer::curve(a, A(0)), dy, x, weight, saved, dx,
-                                  da, none, dweight, dbias, mode);
+  detail::pointwise_norm_backward<detail::DytLayer>("dyt_backward", device, a, none, dy, x, weight, saved, dx, da, none,
+                                                    dweight, dbias, mode);
 }
 
 /// DyT with alpha (0.5 at first, or as given), weight (ones), bias (zeros) and their gradients.

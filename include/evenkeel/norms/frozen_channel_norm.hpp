@@ -24,7 +24,7 @@ template <class Activation, class Device, class X, class Residual, class Mask, c
 void frozen_channel_norm(const char* function, const Device& device, const X& x, const Residual& residual,
                          const Mask& mask, const Weight& weight, const Bias& bias, const Running& running, Y& y,
                          const ChannelSpec& spec) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   RowArguments arguments(function);
@@ -34,7 +34,7 @@ void frozen_channel_norm(const char* function, const Device& device, const X& x,
   const auto w = arguments.parameter("weight", weight, "channels");
   const auto b = arguments.parameter("bias", bias, "channels");
   const auto y_rows = arguments.output("y", y);
-  const double eps = resolved_eps<A>(function, spec.eps);
+  const A eps = resolved_eps<A>(function, spec.eps);
   const ChannelShape shape = frozen_shape(function, arguments, running);
   channel_write(device,
                 ChannelPass{FrozenForward<A, Activation>{{}, eps}, shape.grid,
@@ -49,7 +49,7 @@ void frozen_channel_norm_backward(const char* function, const Device& device, co
                                   const Residual& residual, const Mask& mask, const Weight& weight, const Bias& bias,
                                   const Running& running, Saved& scratch, Dx& dx, Dresidual& dresidual,
                                   Dweight& dweight, Dbias& dbias, const ChannelSpec& spec, GradientMode mode) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -64,7 +64,7 @@ void frozen_channel_norm_backward(const char* function, const Device& device, co
   const auto dw = arguments.parameter("dweight", dweight, "channels");
   const auto db = arguments.parameter("dbias", dbias, "channels");
   const auto dx_rows = arguments.output("dx", dx);
-  const double eps = resolved_eps<A>(function, spec.eps);
+  const A eps = resolved_eps<A>(function, spec.eps);
   const ChannelShape shape = frozen_shape(function, arguments, running);
   const ChannelGrid& grid = shape.grid;
   const auto outputs = [&] {
@@ -73,22 +73,30 @@ void frozen_channel_norm_backward(const char* function, const Device& device, co
     else
       return std::tuple(shape.cells(dx_rows));
   }();
-  scratch.sums.reserve(4 * grid.cells() + 2 * grid.channels);
-  double* const kept = scratch.sums.data();
   const auto inputs =
       std::tuple(shape.cells(dy_rows), shape.cells(x_rows), shape.cells(residual_rows), shape.cells(mask_rows));
   const auto parameters = std::tuple(w, b);
   const double bytes = 3.0 * sizeof(T) * static_cast<double>(grid.cells()) * static_cast<double>(grid.count());
-  if constexpr (!is_none_v<Dweight> || !is_none_v<Dbias>)
+  const ChannelPass write{
+      FrozenBackward<A, Activation, adds>{{}, eps}, grid, inputs, parameters, outputs, running.data()};
+  if constexpr (is_none_v<Dweight> && is_none_v<Dbias>) {
+    channel_write(device, write, bytes);
+  } else if constexpr (CpuDevice<Device>) {
+    scratch.sums.reserve(4 * grid.cells() + 2 * grid.channels);
+    double* const kept = scratch.sums.data();
     channel_sums(device,
                  ChannelPass{FrozenGradientSums<A, Activation>{{}, eps}, grid, inputs, parameters, std::tuple(),
                              running.data(), kept},
                  bytes);
-  channel_write(
-      device,
-      ChannelPass{FrozenBackward<A, Activation, adds>{{}, eps}, grid, inputs, parameters, outputs, running.data()},
-      bytes);
-  put_channel_gradients(dw, db, kept, kept + 4 * grid.cells(), grid, mode);
+    channel_write(device, write, bytes);
+    put_channel_gradients(dw, db, kept, kept + 4 * grid.cells(), grid, mode);
+  } else {
+    frozen_gradients(
+        device,
+        ChannelPass{FrozenGradientSums<A, Activation>{{}, eps}, grid, inputs, parameters, std::tuple(), running.data()},
+        scratch, dw, db, mode);
+    channel_write(device, write, bytes);
+  }
 }
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

@@ -172,7 +172,7 @@ template <class Device, class X, class GateX, class Weight, class Y, class Saved
   requires detail::SavedOrNone<Saved, GatedRmsNormSaved, X>
 void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const Weight& weight, Y&& y, Saved&& saved,
                     const GatedRmsNormOptions& options = {}) {
-  detail::require_cpu_device<Device>();
+  detail::require_device<Device>();
   constexpr const char* function = "gated_rms_norm";
   using T = detail::scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -193,12 +193,12 @@ void gated_rms_norm(const Device& device, const X& x, const GateX& gate, const W
                           !is_none_v<Weight>, static_cast<const void*>(out.data) == rows.data});
     }
   }();
-  detail::with_affine<T, Weight>(options.unit_offset, Rounding::round_once, [&](auto affine) {
+  detail::with_affine<Device, T>(w, options.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
     using Norm = typename detail::Rms::template Forward<A, decltype(affine)>;
     const Norm norm{A(1) / static_cast<A>(grid.length), eps};
     const auto run = [&](const auto& math) {
-      detail::row_pass(
-          device, detail::RowPass{math, grid, std::tuple(rows, gate_rows), std::tuple(w), std::tuple(out), none, kept});
+      detail::row_pass(device, detail::RowPass{math, grid, std::tuple(rows, gate_rows), std::tuple(weights),
+                                               std::tuple(out), none, kept});
     };
     if (options.order == GateOrder::norm_then_gate)
       run(detail::GatedForward<Norm, GateOrder::norm_then_gate>{{norm}});
@@ -220,7 +220,7 @@ template <class Device, class Dy, class X, class GateX, class Weight, class A, c
 void gated_rms_norm_backward(const Device& device, const Dy& dy, const X& x, const GateX& gate, const Weight& weight,
                              GatedRmsNormSaved<A, Storage>& saved, Dx&& dx, Dgate&& dgate, Dweight&& dweight,
                              GradientMode mode = GradientMode::accumulate) {
-  detail::require_cpu_device<Device>();
+  detail::require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   constexpr const char* function = "gated_rms_norm_backward";
   using T = detail::scalar_t<const X>;
@@ -242,26 +242,28 @@ void gated_rms_norm_backward(const Device& device, const Dy& dy, const X& x, con
   const auto dw = arguments.parameter("dweight", dweight);
   const auto dx_rows = arguments.output("dx", dx);
   const auto dgate_rows = arguments.output("dgate", dgate);
-  saved.scratch.reserve(detail::feature_scratch<A, Terms::count>(grid.rows(), grid.length));
+  saved.scratch.ensure(detail::feature_scratch<A, Terms::count>(device, grid.rows(), grid.length));
   A* const scratch = saved.scratch.data();
   const A* const known = saved.statistics.data();
-  detail::with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
-    using Forward = typename detail::Rms::template Forward<A, decltype(affine)>;
-    using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
-    const A inv_n = A(1) / static_cast<A>(grid.length);
-    const auto run = [&](const auto& math) {
-      detail::row_pass(device,
-                       detail::RowPass{math, grid, std::tuple(dy_rows, rows, gate_rows), std::tuple(w),
-                                       std::tuple(dx_rows, dgate_rows), known},
-                       scratch);
-    };
-    // The forward only writes here, for which it needs no eps.
-    if (saved.order == GateOrder::norm_then_gate)
-      run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
-    else
-      run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
-  });
-  detail::put_gradient(dw, scratch, grid.length, mode);
+  detail::FeatureParts sums{};
+  detail::with_affine<Device, T>(
+      w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
+        using Forward = typename detail::Rms::template Forward<A, decltype(affine)>;
+        using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
+        const A inv_n = A(1) / static_cast<A>(grid.length);
+        const auto run = [&](const auto& math) {
+          sums = detail::row_pass(device,
+                                  detail::RowPass{math, grid, std::tuple(dy_rows, rows, gate_rows), std::tuple(weights),
+                                                  std::tuple(dx_rows, dgate_rows), known},
+                                  scratch);
+        };
+        // The forward only writes here, for which it needs no eps.
+        if (saved.order == GateOrder::norm_then_gate)
+          run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
+        else
+          run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
+      });
+  detail::put_gradients(device, scratch, sums, grid.length, mode, dw);
 }
 
 /// gated_rms_norm with its weight (ones at first; zeros with unit_offset), gradient and saved statistics.

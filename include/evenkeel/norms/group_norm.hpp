@@ -38,8 +38,8 @@ class GroupNormSaved : public ChannelNormSaved<A, Storage> {
  public:
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
-  void reserve(const Device&, const X& x, const GroupNormOptions& options) {
-    this->reserve_for(x, detail::group_norm_spec("reserve", options));
+  void reserve(const Device& device, const X& x, const GroupNormOptions& options) {
+    this->reserve_for(device, x, detail::group_norm_spec("reserve", options));
   }
 };
 

@@ -30,8 +30,8 @@ class InstanceNormSaved : public ChannelNormSaved<A, Storage> {
  public:
   /// Makes room for a forward and a backward over x, so that neither allocates.
   template <class Device, class X>
-  void reserve(const Device&, const X& x, const InstanceNormOptions& options = {}) {
-    this->reserve_for(x, detail::instance_norm_spec(options));
+  void reserve(const Device& device, const X& x, const InstanceNormOptions& options = {}) {
+    this->reserve_for(device, x, detail::instance_norm_spec(options));
   }
 };
 
@@ -82,13 +82,15 @@ void masked_instance_norm_backward(const Device& device, const Dy& dy, const X& 
 /// InstanceNorm with running statistics, weight, bias, gradients and saved statistics.
 template <class T, class Activation = Identity, class Storage = HostStorage>
 class InstanceNorm
-    : public detail::TrackedChannelNorm<T, Activation, Storage, InstanceNormOptions, detail::instance_norm_spec> {
+    : public detail::TrackedChannelNorm<T, Activation, Storage, InstanceNormSaved<accumulator_t<T>, Storage>,
+                                        InstanceNormOptions, detail::instance_norm_spec> {
  public:
   /// As in torch, without parameters and running statistics unless they are asked for.
   explicit InstanceNorm(Index channels, const InstanceNormOptions& options = {},
                         const RunningOptions& running_options = {}, Affine affine = Affine::off,
                         Tracking tracking = Tracking::off)
-      : detail::TrackedChannelNorm<T, Activation, Storage, InstanceNormOptions, detail::instance_norm_spec>(
+      : detail::TrackedChannelNorm<T, Activation, Storage, InstanceNormSaved<accumulator_t<T>, Storage>,
+                                   InstanceNormOptions, detail::instance_norm_spec>(
             "InstanceNorm", channels, options, affine, tracking, running_options) {}
 };
 

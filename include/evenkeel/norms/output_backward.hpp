@@ -100,7 +100,7 @@ void row_norm_backward_from_output(const char* function, const Device& device, c
   const auto dx_rows = arguments.output("dx", dx);
 
   const Index rows = grid.rows(), length = grid.length, kept = saved.kept_features;
-  const Index partial = feature_scratch<A, Terms::count>(rows, length);
+  const Index partial = feature_scratch<A, Terms::count>(device, rows, length);
   saved.scratch.reserve(partial + length + 5 * rows + kept * (rows + 1));
   A* const sums = saved.scratch.data();
   A* const inverse = sums + partial;             // (length)
@@ -135,12 +135,13 @@ void row_norm_backward_from_output(const char* function, const Device& device, c
     kept_dweight[k] = static_cast<A>(dweight_sum);
   }
   const A *const read_known = known, *const read_inverse = inverse;
-  with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
+  FeatureParts parts{};
+  with_affine<Device, T>(w, saved.call.unit_offset, RoundOnce{}, [&](auto affine, const auto& weights) {
     using Math = OutputBackward<A, decltype(affine), Terms, Centred>;
-    row_pass(device,
-             RowPass{Math{A(1) / static_cast<A>(length)}, grid, std::tuple(dy_rows, y_rows),
-                     std::tuple(w, b, read_inverse), std::tuple(dx_rows), read_known, row_values},
-             sums);
+    parts = row_pass(device,
+                     RowPass{Math{A(1) / static_cast<A>(length)}, grid, std::tuple(dy_rows, y_rows),
+                             std::tuple(weights, b, read_inverse), std::tuple(dx_rows), read_known, row_values},
+                     sums);
     for (Index k = 0; k < kept; ++k) {
       if constexpr (!is_none_v<Dweight>) sums[features[k]] += kept_dweight[k];
       for (Index r = 0; r < rows; ++r) {
@@ -150,9 +151,7 @@ void row_norm_backward_from_output(const char* function, const Device& device, c
       }
     }
   });
-  put_gradient(dw, sums, length, mode);
-  if constexpr (!is_none_v<Dbias>)
-    put_gradient(db, sums + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(length), length, mode);
+  put_gradients(device, sums, parts, length, mode, dw, db);
 }
 
 }  // namespace EVENKEEL_ISA

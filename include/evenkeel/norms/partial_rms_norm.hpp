@@ -100,6 +100,15 @@ class PartialRmsNormSaved : public detail::SavedRows<A, 1, Storage> {
  public:
   A rstd(Index row) const { return this->field(0, row); }
 
+  /// Makes room for a forward and a backward over x, so that neither allocates.
+  template <class Device, class X>
+  void reserve(const Device& device, const X& x, const Axes& axis = {}) {
+    detail::SavedRows<A, 1, Storage>::reserve(device, x, axis);
+    detail::RowArguments arguments("reserve");
+    arguments.reference("x", x, axis);
+    indicator.reserve(arguments.grid().length);
+  }
+
   Index features_used = 0;                         ///< of the last forward
   typename Storage::template Buffer<A> indicator;  // (length)
 };
@@ -130,7 +139,7 @@ inline namespace EVENKEEL_ISA {
 template <class Device, class X, class Weight, class Bias, class Y, class A, class Storage>
 void partial_rms_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y,
                       PartialRmsNormSaved<A, Storage>& saved, const PartialRmsNormOptions& options = {}) {
-  detail::require_cpu_device<Device>();
+  detail::require_device<Device>();
   constexpr const char* function = "partial_rms_norm";
   using T = detail::scalar_t<const X>;
   static_assert(std::is_same_v<A, accumulator_t<T>>,
@@ -146,14 +155,14 @@ void partial_rms_norm(const Device& device, const X& x, const Weight& weight, co
   A* const kept = saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
                                !is_none_v<Weight>, static_cast<const void*>(out.data) == rows.data});
   saved.features_used = used;
-  saved.indicator.reserve(grid.length);
-  for (Index i = 0; i < grid.length; ++i) saved.indicator.data()[i] = i < used ? A(1) : A(0);
+  saved.indicator.ensure(grid.length);
+  detail::put_indicator(device, saved.indicator.data(), grid.length, used);
   const A* const indicator = saved.indicator.data();
-  detail::with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
+  detail::with_affine<Device, T>(w, options.unit_offset, options.rounding, [&](auto affine, const auto& weights) {
     using Norm = typename detail::Rms::template Forward<A, decltype(affine)>;
     const detail::PartialForward<Norm> math{{Norm{A(1) / static_cast<A>(used), eps}}, used};
-    detail::row_pass(device, detail::RowPass{math, grid, std::tuple(rows), std::tuple(indicator, w, b), std::tuple(out),
-                                             none, kept});
+    detail::row_pass(device, detail::RowPass{math, grid, std::tuple(rows), std::tuple(indicator, weights, b),
+                                             std::tuple(out), none, kept});
   });
 }
 
@@ -168,7 +177,7 @@ template <class Device, class Dy, class X, class Weight, class A, class Storage,
 void partial_rms_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
                                PartialRmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                                GradientMode mode = GradientMode::accumulate) {
-  detail::require_cpu_device<Device>();
+  detail::require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   constexpr const char* function = "partial_rms_norm_backward";
   using T = detail::scalar_t<const X>;
@@ -185,23 +194,22 @@ void partial_rms_norm_backward(const Device& device, const Dy& dy, const X& x, c
   const auto dw = arguments.parameter("dweight", dweight);
   const auto db = arguments.parameter("dbias", dbias);
   const auto dx_rows = arguments.output("dx", dx);
-  saved.scratch.reserve(detail::feature_scratch<A, Terms::count>(grid.rows(), grid.length));
+  saved.scratch.ensure(detail::feature_scratch<A, Terms::count>(device, grid.rows(), grid.length));
   A* const scratch = saved.scratch.data();
   const A* const known = saved.statistics.data();
   const A* const indicator = saved.indicator.data();
-  detail::with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
-    using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
-    const Index used = saved.features_used;
-    const detail::PartialBackward<Norm> math{{Norm{A(1) / static_cast<A>(used)}}, used};
-    detail::row_pass(
-        device,
-        detail::RowPass{math, grid, std::tuple(dy_rows, rows), std::tuple(indicator, w), std::tuple(dx_rows), known},
-        scratch);
-  });
-  detail::put_gradient(dw, scratch, grid.length, mode);
-  if constexpr (!is_none_v<Dbias>)
-    detail::put_gradient(db, scratch + (Terms::count - 1) * detail::FeatureSums<A, 1>::pitch_of(grid.length),
-                         grid.length, mode);
+  detail::FeatureParts sums{};
+  detail::with_affine<Device, T>(
+      w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
+        using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
+        const Index used = saved.features_used;
+        const detail::PartialBackward<Norm> math{{Norm{A(1) / static_cast<A>(used)}}, used};
+        sums = detail::row_pass(device,
+                                detail::RowPass{math, grid, std::tuple(dy_rows, rows), std::tuple(indicator, weights),
+                                                std::tuple(dx_rows), known},
+                                scratch);
+      });
+  detail::put_gradients(device, scratch, sums, grid.length, mode, dw, db);
 }
 
 /// partial_rms_norm with its weight (ones at first; zeros with unit_offset), gradient and saved statistics.

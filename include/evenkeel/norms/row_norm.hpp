@@ -27,19 +27,29 @@ inline constexpr bool is_saved<Saved<A, Storage>, Saved, A> = true;
 template <class S, template <class, class> class Saved, class X>
 concept SavedOrNone = is_none_v<S> || is_saved<std::remove_cvref_t<S>, Saved, accumulator_t<scalar_t<const X>>>;
 
-/// Calls f with the AffineMath that the options name. The rounding order matters only where data are rounded at all.
-template <class T, class Weight, class F>
-void with_affine(bool unit_offset, Rounding rounding, const F& f) {
-  const auto with_rounding = [&]<bool Offset>(std::bool_constant<Offset>) {
-    if constexpr (is_half_v<T>) {
-      if (rounding == Rounding::round_normalized) return f(AffineMath<Offset, T>{});
+/// The rounding order of a backward, which has none of its own: its code need not exist twice.
+struct RoundOnce {};
+
+/// Calls f(affine, weight) with the AffineMath that the options name, and the weight as the device's driver takes it. The
+/// rounding order, a Rounding or RoundOnce, matters only where data, of type T, are rounded at all.
+template <class Device, class T, class W, class Order, class F>
+void with_affine(const W& weight, bool unit_offset, [[maybe_unused]] Order rounding, const F& f) {
+  const auto with_rounding = [&]<bool Offset>(std::bool_constant<Offset>, const auto& driver_weight) {
+    if constexpr (is_half_v<T> && std::is_same_v<Order, Rounding>) {
+      if (rounding == Rounding::round_normalized)
+        return f(AffineMath<Offset, driver_scalar_t<Device, T>>{}, driver_weight);
     }
-    f(AffineMath<Offset, None>{});
+    f(AffineMath<Offset, None>{}, driver_weight);
   };
-  if constexpr (!is_none_v<Weight>) {
-    if (unit_offset) return with_rounding(std::true_type{});
+  if constexpr (is_none_v<W>) {
+    with_rounding(std::false_type{}, weight);
+  } else if constexpr (offsets_at_run_time<Device>) {
+    using A = accumulator_t<T>;
+    with_rounding(std::false_type{}, OffsetParameter<std::remove_pointer_t<W>, A>{weight, A(unit_offset)});
+  } else {
+    if (unit_offset) return with_rounding(std::true_type{}, weight);
+    with_rounding(std::false_type{}, weight);
   }
-  with_rounding(std::false_type{});
 }
 
 inline namespace EVENKEEL_ISA {
@@ -79,7 +89,7 @@ template <class Norm, class Device, class X, class Residual, class Mask, class W
           class Saved, class Options>
 void row_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
               const Weight& weight, const Bias& bias, Sum& sum, Y& y, Saved& saved, const Options& options) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   RowArguments arguments(function);
@@ -90,7 +100,11 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
   const RowGrid grid = arguments.grid();
-  constexpr bool keeps = is_none_v<Sum> && !is_none_v<Saved> && requires { options.backward_from_output; };
+  constexpr bool has_option = is_none_v<Sum> && !is_none_v<Saved> && requires { options.backward_from_output; };
+  constexpr bool keeps = has_option && CpuDevice<Device>;
+  if constexpr (has_option && !keeps)
+    if (options.backward_from_output)
+      throw_shape_error(function, "the option backward_from_output is set, which only CPU devices have");
   const bool for_output = [&] {
     if constexpr (keeps)
       return options.backward_from_output;
@@ -109,10 +123,11 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
     }();
     if constexpr (keeps)
       if (for_output) keep_features(saved, rows, grid, w, b, options.unit_offset);
-    with_affine<T, Weight>(options.unit_offset, options.rounding, [&](auto affine) {
+    with_affine<Device, T>(w, options.unit_offset, options.rounding, [&](auto affine, const auto& weights) {
       const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
       const auto pass = [&](const auto& of_call, const auto&... inputs) {
-        row_pass(device, RowPass{of_call, grid, std::tuple(rows, inputs...), std::tuple(w, b), outputs, none, kept});
+        row_pass(device,
+                 RowPass{of_call, grid, std::tuple(rows, inputs...), std::tuple(weights, b), outputs, none, kept});
       };
       using Math = std::remove_const_t<decltype(math)>;
       if constexpr (!is_none_v<Mask>)
@@ -120,7 +135,7 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
       else if constexpr (is_none_v<Sum>)
         pass(math);
       else
-        pass(AddMath<Math, scalar_t<Sum>>{{math}}, added);
+        pass(AddMath<Math, driver_scalar_t<Device, scalar_t<Sum>>>{{math}}, added);
     });
     if constexpr (keeps)
       if (for_output) saved.standardize_kept();
@@ -139,7 +154,7 @@ template <class Norm, class Device, class Dy, class Dsum, class X, class Mask, c
 void row_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                        const X& x, const Mask& mask, const Weight& weight, Saved& saved, Dx& dx, Dweight& dweight,
                        Dbias& dbias, GradientMode mode) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -158,24 +173,24 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
   const auto dw = arguments.parameter("dweight", dweight);
   const auto db = arguments.parameter("dbias", dbias);
   const auto dx_rows = arguments.output("dx", dx);
-  saved.scratch.reserve(feature_scratch<A, Terms::count>(grid.rows(), grid.length));
+  saved.scratch.ensure(feature_scratch<A, Terms::count>(device, grid.rows(), grid.length));
   A* const scratch = saved.scratch.data();
   const A* const known = saved.statistics.data();
-  with_affine<T, Weight>(saved.call.unit_offset, Rounding::round_once, [&](auto affine) {
+  FeatureParts sums{};
+  with_affine<Device, T>(w, saved.call.unit_offset, RoundOnce{}, [&](auto affine, const auto& weights) {
     const typename Norm::template Backward<A, decltype(affine), Terms> math{A(1) / static_cast<A>(grid.length)};
     const auto pass = [&](const auto& of_call, const auto& last_input) {
-      row_pass(device,
-               RowPass{of_call, grid, std::tuple(dy_rows, rows, last_input), std::tuple(w), std::tuple(dx_rows), known},
-               scratch);
+      sums = row_pass(device,
+                      RowPass{of_call, grid, std::tuple(dy_rows, rows, last_input), std::tuple(weights),
+                              std::tuple(dx_rows), known},
+                      scratch);
     };
     if constexpr (is_none_v<Mask>)
       pass(math, dsum_rows);
     else
       pass(MaskedBackward<std::remove_const_t<decltype(math)>>{{{math}}}, set);
   });
-  put_gradient(dw, scratch, grid.length, mode);
-  if constexpr (!is_none_v<Dbias>)
-    put_gradient(db, scratch + (Terms::count - 1) * FeatureSums<A, 1>::pitch_of(grid.length), grid.length, mode);
+  put_gradients(device, scratch, sums, grid.length, mode, dw, db);
 }
 
 }  // namespace EVENKEEL_ISA

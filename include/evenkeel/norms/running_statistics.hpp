@@ -5,11 +5,11 @@
 /// running_var takes the unbiased variance of the batch, M2/(n - 1), though training normalizes with the biased one.
 #pragma once
 
+#include "evenkeel/detail/running_math.hpp"
 #include "evenkeel/moments.hpp"
-#include "evenkeel/norms/channel_norm.hpp"
+#include "evenkeel/norms/channel_saved.hpp"
 #include "evenkeel/storage.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 namespace evenkeel {
@@ -31,14 +31,12 @@ class Momentum {
   /// The plain average over batches, each of which counts once.
   static constexpr Momentum cumulative() { return Momentum(NewWeight{-1}); }
 
-  /// The weight of batch number `batches`, counted from 1.
-  double new_weight(std::int64_t batches) const {
-    return new_weight_ < 0 ? 1 / static_cast<double>(batches) : new_weight_;
-  }
+  /// The weight of a new value; below 0 where it is 1 / the number of the batch, counted from 1.
+  double new_weight() const { return new_weight_; }
   bool valid() const { return new_weight_ <= 1; }
 
  private:
-  double new_weight_;  // below 0: cumulative
+  double new_weight_;
 };
 
 enum class RunningVariance {
@@ -51,6 +49,26 @@ struct RunningOptions {
   Momentum momentum = NewWeight{0.1};
   RunningVariance variance = RunningVariance::unbiased;
 };
+
+namespace detail::inline EVENKEEL_ISA {
+
+/// Running statistics (mean | var, channels) take in moments (count | shift | delta | M2, samples, channels). Returns
+/// the batches after it.
+template <class Device, class A>
+  requires(!StreamDevice<Device>)
+std::int64_t update_running(const Device&, const RunningStep& step, const ChannelGrid& grid, const double* moments,
+                            A* values) {
+  std::int64_t batches = step.batches;
+  const Index channels = grid.channels, sets = grid.samples * channels;
+  for (Index c = 0; c < channels; ++c)
+    batches = step.take(values[c], values[channels + c], grid.samples, [&](Index s) {
+      const double* const m = moments + s * channels + c;
+      return Moments<double>{static_cast<std::int64_t>(m[0]), m[sets], m[2 * sets], m[3 * sets]};
+    });
+  return batches;
+}
+
+}  // namespace detail::inline EVENKEEL_ISA
 
 inline namespace EVENKEEL_ISA {
 
@@ -78,28 +96,31 @@ class RunningStatistics {
   const A* data() const { return values_.data(); }
 
   void reset() {
-    std::fill_n(mean(), channels_, A(0));
-    std::fill_n(var(), channels_, A(1));
+    Storage::fill(mean(), channels_, A(0));
+    Storage::fill(var(), channels_, A(1));
     num_batches_tracked = 0;
   }
 
   /// Takes in the batch whose statistics `saved` holds; of ghost batches one after the other; of InstanceNorm the mean
   /// over samples. A batch without values changes nothing. Throws ShapeError, and changes nothing, where the channels
-  /// are not these.
-  void update(const ChannelNormSaved<A, Storage>& saved) {
+  /// are not these. A CUDA device does so in its stream: num_batches_tracked, which stays on the host, then counts a
+  /// masked batch whether or not anything in it counts.
+  template <class Device>
+  void update(const Device& device, const ChannelNormSaved<A, Storage>& saved) {
+    detail::require_device<Device>();
     if (!saved.call.filled || saved.groups() != channels_)
       detail::throw_shape_error("RunningStatistics::update", "saved holds ", saved.groups(), " channels, expected ",
                                 channels_);
-    const Index samples = saved.samples();
-    if (!saved.call.spec.averaged) {
-      for (Index s = 0; s < samples; ++s) take(saved, s, s + 1);
-    } else {
-      take(saved, 0, samples);
-    }
+    num_batches_tracked =
+        update_running(device,
+                       detail::RunningStep{options_.momentum.new_weight(), num_batches_tracked,
+                                           saved.call.spec.averaged, options_.variance == RunningVariance::unbiased},
+                       saved.call.grid, saved.moments_data(), values_.data());
   }
+  void update(const ChannelNormSaved<A, Storage>& saved) requires(Storage::on_host) { update(serial, saved); }
 
   /// The statistics of channel c become those of a population: a pass over a whole data set, merged with ek::merge.
-  void assign(Index c, const Moments<A>& population) {
+  void assign(Index c, const Moments<A>& population) requires(Storage::on_host) {
     mean()[c] = population.mean();
     var()[c] = options_.variance == RunningVariance::unbiased ? population.unbiased_variance() : population.variance();
   }
@@ -107,29 +128,6 @@ class RunningStatistics {
   std::int64_t num_batches_tracked = 0;
 
  private:
-  /// The mean over samples first..last-1.
-  void take(const ChannelNormSaved<A, Storage>& saved, Index first, Index last) {
-    const auto counts = [&](Index s) { return saved.wide_moments(0, s).count > 0; };
-    Index used = 0;
-    for (Index s = first; s < last; ++s) used += counts(s);
-    if (used == 0) return;
-    const double m = options_.momentum.new_weight(++num_batches_tracked);
-    for (Index c = 0; c < channels_; ++c) {
-      double mean_sum = 0, var_sum = 0;
-      for (Index s = first; s < last; ++s) {
-        if (!counts(s)) continue;
-        const Moments<double> moments = saved.wide_moments(c, s);
-        mean_sum += moments.mean();
-        var_sum += options_.variance == RunningVariance::unbiased ? moments.unbiased_variance() : moments.variance();
-      }
-      const auto follow = [&](A& old, double sum) {
-        old = static_cast<A>((1 - m) * static_cast<double>(old) + m * (sum / static_cast<double>(used)));
-      };
-      follow(mean()[c], mean_sum);
-      follow(var()[c], var_sum);
-    }
-  }
-
   Index channels_;
   RunningOptions options_;
   typename Storage::template Buffer<A> values_;  // (mean | var, channels): what the norms read

@@ -41,9 +41,8 @@ class ReZero {
     detail::row_pass(
         device, detail::RowPass{detail::ResidualSumBackward<A>{scale()}, arguments.grid(), std::tuple(dy_rows, f_rows),
                                 std::tuple(), std::tuple(out), none, row_sums_.data()});
-    double dalpha = 0;
-    for (Index r = 0; r < rows; ++r) dalpha += static_cast<double>(row_sums_.data()[r]);
-    *alpha.gradient() = static_cast<T>(static_cast<double>(*alpha.gradient()) + dalpha);
+    const A* const shares = row_sums_.data();
+    detail::put_total(device, shares, rows, GradientMode::accumulate, alpha.gradient());
     sublayer.backward(device, dbranch, x, branch);  // not yet to dx, which may be dy
     residual_sum(device, dy, branch, dx);
   }
