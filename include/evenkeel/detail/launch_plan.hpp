@@ -142,7 +142,6 @@ inline RowPlan plan_rows(const RowProblem& p, const CudaFacts& facts) {
       if (!takes_bound(bound, p.vector, p.full, p.held) || accesses > static_cast<Index>(bound) * most) continue;
       int packs = p.vector < p.full ? 4 : 1;
       while (packs < most && accesses > static_cast<Index>(256) * packs) packs *= 2;
-      if (accesses > static_cast<Index>(256) * packs) packs = most;
       return choose(RowScope::block, bound, rounded_up(quotient_up(accesses, packs), 32));
     }
     const int most = packs_for(256);

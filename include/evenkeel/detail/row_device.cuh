@@ -1,6 +1,8 @@
 /// A pass over rows as kernels see it: plain pointers, sizes and the math.
 #pragma once
 
+#include "evenkeel/detail/device_list.cuh"
+#include "evenkeel/detail/divisor.cuh"
 #include "evenkeel/detail/launch.cuh"
 #include "evenkeel/detail/packed.cuh"
 #include "evenkeel/detail/values.hpp"
@@ -11,44 +13,6 @@
 #include <utility>
 
 namespace evenkeel::detail {
-
-/// Values of several types: std::tuple is not for device code.
-template <class... T>
-struct List;
-template <>
-struct List<> {};
-template <class T, class... Rest>
-struct List<T, Rest...> {
-  T first;
-  List<Rest...> rest;
-};
-
-template <int I, class L>
-EVENKEEL_HD auto& at(L& list) {
-  if constexpr (I == 0)
-    return list.first;
-  else
-    return at<I - 1>(list.rest);
-}
-
-inline List<> make_list() { return {}; }
-template <class T, class... Rest>
-List<T, Rest...> make_list(const T& first, const Rest&... rest) {
-  return {first, make_list(rest...)};
-}
-
-/// A number as a type: std::integral_constant is not for device code.
-template <int I>
-struct Constant {
-  EVENKEEL_HD constexpr operator int() const { return I; }
-};
-
-/// Calls f with the constants 0 .. N-1.
-template <int N, class F>
-EVENKEEL_DEVICE void each(const F& f) {
-  [&]<int... I>(std::integer_sequence<int, I...>) { (f(Constant<I>{}), ...); }
-  (std::make_integer_sequence<int, N>{});
-}
 
 /// One tensor's rows: see Rows.
 template <class T>
@@ -66,39 +30,6 @@ template <class T>
 struct DeviceMaskRow {
   T* data;
   std::int64_t stride;  // 0: one value for all of the row
-};
-
-/// Division by a number that stays the same, as a product: the device has no instruction for it.
-class Divisor {
- public:
-  Divisor() = default;
-  /// 0 < divisor < 2^62.
-  explicit Divisor(std::int64_t divisor) : divisor_(divisor) {
-    const auto d = static_cast<std::uint64_t>(divisor);
-    while ((std::uint64_t{1} << shift_) < d) ++shift_;
-    // 2^(63 + shift) / d, rounded up: too large by less than 2^shift / d, which no numerator below 2^63 can see.
-    std::uint64_t rest = std::uint64_t{1} << shift_;
-    multiplier_ = rest / d;
-    rest %= d;
-    for (int bit = 0; bit < 63; ++bit) {
-      rest *= 2;
-      multiplier_ = 2 * multiplier_ + (rest >= d);
-      if (rest >= d) rest -= d;
-    }
-    if (rest > 0) ++multiplier_;
-  }
-  /// numerator / divisor, which leaves `rest`. 0 <= numerator.
-  EVENKEEL_DEVICE std::int64_t divide(std::int64_t numerator, std::int64_t& rest) const {
-    const auto quotient =
-        static_cast<std::int64_t>(high_product(2 * static_cast<std::uint64_t>(numerator), multiplier_) >> shift_);
-    rest = numerator - quotient * divisor_;
-    return quotient;
-  }
-
- private:
-  std::int64_t divisor_ = 1;
-  std::uint64_t multiplier_ = std::uint64_t{1} << 63;
-  int shift_ = 0;
 };
 
 /// Where a row lies: its numbers on the levels outer[0], outer[1], inner.

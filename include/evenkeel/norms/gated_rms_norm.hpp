@@ -246,23 +246,22 @@ void gated_rms_norm_backward(const Device& device, const Dy& dy, const X& x, con
   A* const scratch = saved.scratch.data();
   const A* const known = saved.statistics.data();
   detail::FeatureParts sums{};
-  detail::with_affine<Device, T>(
-      w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
-        using Forward = typename detail::Rms::template Forward<A, decltype(affine)>;
-        using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
-        const A inv_n = A(1) / static_cast<A>(grid.length);
-        const auto run = [&](const auto& math) {
-          sums = detail::row_pass(device,
-                                  detail::RowPass{math, grid, std::tuple(dy_rows, rows, gate_rows), std::tuple(weights),
-                                                  std::tuple(dx_rows, dgate_rows), known},
-                                  scratch);
-        };
-        // The forward only writes here, for which it needs no eps.
-        if (saved.order == GateOrder::norm_then_gate)
-          run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
-        else
-          run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
-      });
+  detail::with_affine<Device, T>(w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
+    using Forward = typename detail::Rms::template Forward<A, decltype(affine)>;
+    using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
+    const A inv_n = A(1) / static_cast<A>(grid.length);
+    const auto run = [&](const auto& math) {
+      sums = detail::row_pass(device,
+                              detail::RowPass{math, grid, std::tuple(dy_rows, rows, gate_rows), std::tuple(weights),
+                                              std::tuple(dx_rows, dgate_rows), known},
+                              scratch);
+    };
+    // The forward only writes here, for which it needs no eps.
+    if (saved.order == GateOrder::norm_then_gate)
+      run(detail::GatedBackward<Forward, Norm, GateOrder::norm_then_gate>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
+    else
+      run(detail::GatedBackward<Forward, Norm, GateOrder::gate_then_norm>{{Norm{inv_n}}, Forward{inv_n, A(0)}});
+  });
   detail::put_gradients(device, scratch, sums, grid.length, mode, dw);
 }
 

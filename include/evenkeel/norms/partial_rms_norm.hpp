@@ -199,16 +199,15 @@ void partial_rms_norm_backward(const Device& device, const Dy& dy, const X& x, c
   const A* const known = saved.statistics.data();
   const A* const indicator = saved.indicator.data();
   detail::FeatureParts sums{};
-  detail::with_affine<Device, T>(
-      w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
-        using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
-        const Index used = saved.features_used;
-        const detail::PartialBackward<Norm> math{{Norm{A(1) / static_cast<A>(used)}}, used};
-        sums = detail::row_pass(device,
-                                detail::RowPass{math, grid, std::tuple(dy_rows, rows), std::tuple(indicator, weights),
-                                                std::tuple(dx_rows), known},
-                                scratch);
-      });
+  detail::with_affine<Device, T>(w, saved.call.unit_offset, detail::RoundOnce{}, [&](auto affine, const auto& weights) {
+    using Norm = typename detail::Rms::template Backward<A, decltype(affine), Terms>;
+    const Index used = saved.features_used;
+    const detail::PartialBackward<Norm> math{{Norm{A(1) / static_cast<A>(used)}}, used};
+    sums = detail::row_pass(device,
+                            detail::RowPass{math, grid, std::tuple(dy_rows, rows), std::tuple(indicator, weights),
+                                            std::tuple(dx_rows), known},
+                            scratch);
+  });
   detail::put_gradients(device, scratch, sums, grid.length, mode, dw, db);
 }
 
