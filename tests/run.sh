@@ -3,6 +3,7 @@
 #
 #   tests/run.sh [--preset dev|clang|sanitize|debug] [ctest arguments]
 #   tests/run.sh -L norms          builds and runs one family
+#   tests/run.sh -LE sanitized     builds and runs what --preset sanitize does not
 #   tests/run.sh -L invariants     the facts, one line each with its figure
 #   tests/run.sh -L cases          faults from public bug reports, PyTorch's numbers: how many were checked
 #
@@ -13,12 +14,14 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 preset=${EVENKEEL_PRESET:-dev}
 label=
+left_out=
 arguments=()
 while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=${2:?--preset needs a name}; shift ;;
     --preset=*) preset=${1#*=} ;;
     -L | --label-regex) label=${2:?-L needs a label}; arguments+=("$1" "$2"); shift ;;
+    -LE | --label-exclude) left_out=${2:?-LE needs a label}; arguments+=("$1" "$2"); shift ;;
     *) arguments+=("$1") ;;
   esac
   shift
@@ -40,10 +43,11 @@ cd "$root"
 cmake --preset "$preset"
 case $label in
   core | norms | residual | init | taper | fold | probe | distributed | cuda | package | examples | invariants | bits | \
-    cases)
+    cases | sanitized)
     target=tests_$label ;;
   *) target=all ;;
 esac
+[ "$left_out" != sanitized ] || target=tests_not_sanitized
 cmake --build "build/$preset" --target "$target"
 
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(getconf _NPROCESSORS_ONLN)}
