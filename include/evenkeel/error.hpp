@@ -13,6 +13,13 @@ class ShapeError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
+/// A call that does not fit the state of its object: calibrated twice, folded while the gate is open. The text names the
+/// function, the state and what was expected.
+class StateError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
 /// A CUDA call or launch that failed. The text names the function and CUDA's own message.
 class CudaError : public std::runtime_error {
  public:
@@ -40,6 +47,12 @@ std::string error_text(const char* function, const Parts&... parts) {
 template <class... Parts>
 [[noreturn]] void throw_shape_error(const char* function, const Parts&... parts) {
   throw ShapeError(error_text(function, parts...));
+}
+
+/// Throws StateError "function: parts".
+template <class... Parts>
+[[noreturn]] void throw_state_error(const char* function, const Parts&... parts) {
+  throw StateError(error_text(function, parts...));
 }
 
 }  // namespace detail

@@ -24,7 +24,6 @@ const std::set<std::string>& waiting() {
   static const std::set<std::string> ops{
       "sync_batch_norm.forward_train",
       "sync_batch_norm.forward_train / backward_train",
-      "batch_norm.fold_linear",
       "xavier, kaiming, orthogonal, muP initializers",
       "truncated_normal, variance_scaling",
       "orthogonal initializer",
@@ -54,6 +53,7 @@ Table make_table() {
   add_moments_cases(table);
   add_init_cases(table);
   add_residual_cases(table);
+  add_fold_cases(table);
   return table;
 }
 

@@ -25,5 +25,6 @@ void add_determinism_cases(Table& table);
 void add_moments_cases(Table& table);
 void add_init_cases(Table& table);
 void add_residual_cases(Table& table);
+void add_fold_cases(Table& table);
 
 }  // namespace cases_test
