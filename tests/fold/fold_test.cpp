@@ -239,12 +239,15 @@ TEST_CASE("the maps of norms are what the norms compute", "[fold]") {
       CHECK((got - expected).cwiseAbs().maxCoeff() < 1e-5f);
     }
   }
-  SECTION("TaperNorm with its gate at 0") {
+  SECTION("loose tensors") {
     const Vector<double> scale = Vector<double>::LinSpaced(3, 1, 3), bias = Vector<double>::LinSpaced(3, -1, 1);
     const ek::AffineMap map = ek::taper_norm_map(0.5, scale, bias, true);
     CHECK(map.scale == Values{0.5, 1, 1.5});
     CHECK(map.offset == Values{-1, 0, 1});
     CHECK(map.centred);
+    CHECK(ek::affine_map(scale, bias, true).scale == Values{2, 3, 4});
+    CHECK(ek::affine_map(scale, bias).scale == Values{1, 2, 3});
+    CHECK(ek::affine_map(scale, bias).offset == Values{-1, 0, 1});
     CHECK_FALSE(ek::taper_norm_map(0.5, scale).centred);
     CHECK_FALSE(ek::taper_norm_map(0.5, scale).has_offset());
   }

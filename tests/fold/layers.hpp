@@ -27,7 +27,7 @@ struct Layer {
 template <class T>
 Layer random_layer(Layer layer, std::uint64_t seed) {
   layer.w = support::normal<T>(layer.count(), seed);
-  layer.b = support::normal<T>(layer.out, seed + 1);
+  layer.b = support::normal<T>(layer.out, seed + 1000);
   return layer;
 }
 
@@ -69,7 +69,7 @@ inline Values apply(const ek::AffineMap& map, Values x) {
 
 inline ek::AffineMap random_map(std::size_t features, std::uint64_t seed, bool offset = true, bool centred = false) {
   return {support::normal<float>(features, seed, 1, 0.5),
-          offset ? support::normal<float>(features, seed + 1) : Values{}, centred};
+          offset ? support::normal<float>(features, seed + 1000) : Values{}, centred};
 }
 
 inline double largest(const Values& values) {

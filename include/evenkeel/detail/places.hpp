@@ -89,29 +89,30 @@ inline std::vector<Index> all_offsets(const Layout& layout) {
 /// Whether two tensors have an element's memory in common.
 template <class T, class U>
 bool share_memory(const T* a, const Layout& a_layout, const U* b, const Layout& b_layout) {
+  struct Span {
+    std::uintptr_t begin, end;
+  };
   const auto span = [](const auto* data, const Layout& layout) {
-    std::array<std::uintptr_t, 2> ends{reinterpret_cast<std::uintptr_t>(data), reinterpret_cast<std::uintptr_t>(data)};
-    if (layout.size() == 0) return ends;
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    if (layout.size() == 0) return Span{begin, begin};
     Index last = 0;
     for (int k = 0; k < layout.rank; ++k)
       last += (layout.extent[static_cast<std::size_t>(k)] - 1) * layout.stride[static_cast<std::size_t>(k)];
-    ends[1] += static_cast<std::uintptr_t>(last + 1) * sizeof(*data);
-    return ends;
+    return Span{begin, begin + static_cast<std::uintptr_t>(last + 1) * sizeof(*data)};
   };
-  const auto [a_begin, a_end] = span(a, a_layout);
-  const auto [b_begin, b_end] = span(b, b_layout);
-  if (a_end <= b_begin || b_end <= a_begin) return false;
+  const Span a_span = span(a, a_layout), b_span = span(b, b_layout);
+  if (a_span.end <= b_span.begin || b_span.end <= a_span.begin) return false;
   // Elements may interleave without touching, as a bias that is the last row of a column-major weight does.
-  std::vector<bool> taken(a_end - a_begin);
+  std::vector<bool> taken(a_span.end - a_span.begin);
   for_each_place(std::array{a_layout}, [&](const auto& at) {
     const auto byte = static_cast<std::size_t>(at[0]) * sizeof(T);
     for (std::size_t i = 0; i < sizeof(T); ++i) taken[byte + i] = true;
   });
   bool shared = false;
   for_each_place(std::array{b_layout}, [&](const auto& at) {
-    const auto begin = b_begin + static_cast<std::uintptr_t>(at[0]) * sizeof(U);
+    const auto begin = b_span.begin + static_cast<std::uintptr_t>(at[0]) * sizeof(U);
     for (auto byte = begin; byte < begin + sizeof(U); ++byte)
-      if (byte >= a_begin && byte < a_end && taken[byte - a_begin]) shared = true;
+      if (byte >= a_span.begin && byte < a_span.end && taken[byte - a_span.begin]) shared = true;
   });
   return shared;
 }
