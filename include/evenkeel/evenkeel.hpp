@@ -3,6 +3,9 @@
 #pragma once
 
 #include "evenkeel/conventions.hpp"
+#include "evenkeel/fold/fold_target.hpp"
+#include "evenkeel/fold/fold_weight_norm.hpp"
+#include "evenkeel/fold/largest_difference.hpp"
 #include "evenkeel/init/initializers.hpp"
 #include "evenkeel/init/torch_random.hpp"
 #include "evenkeel/moments.hpp"
@@ -22,6 +25,8 @@
 #include "evenkeel/norms/spectral_norm.hpp"
 #include "evenkeel/norms/weight_norm.hpp"
 #include "evenkeel/norms/weight_standardization.hpp"
+#include "evenkeel/probe/coordinate_check.hpp"
+#include "evenkeel/probe/probe.hpp"
 #include "evenkeel/residual/post_norm.hpp"
 #include "evenkeel/residual/pre_norm.hpp"
 #include "evenkeel/residual/rezero.hpp"

@@ -11,7 +11,8 @@
 #include <array>
 #include <limits>
 #include <string>
-#include <utility>
+#include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -105,38 +106,38 @@ void check_fold(Side side, W& w, W& apart, const Form& form, Layer layer, const 
   }
 }
 
+// In double every form of a weight; in float, whose roundings differ and whose places do not, two.
 template <class T>
-void check_all_forms(Side side, const ek::AffineMap& map, const ek::AffineMap& small) {
+void check_forms(Side side, const ek::AffineMap& map, const ek::AffineMap& small) {
   using Eigen::ColMajor, Eigen::RowMajor;
   const auto each = [&](auto w, const Form& form, const Layer& layer, const ek::AffineMap& m) {
     auto apart = w;
     check_fold(side, w, apart, form, layer, m);
   };
   const Layer linear = random_layer<T>({.in = 7, .out = 5}, 1);
+  const Layer convolution = random_layer<T>({.in = 7, .out = 5, .kernel = 3}, 3);
   const Form out_in{{5, 7}, {0, 1}}, in_out{{5, 7}, {1, 0}};
   each(RowMatrix<T>(5, 7), out_in, linear, map);
-  each(Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>(5, 7), out_in, linear, map);
-  each(RowMatrix<T>(7, 5), in_out, linear, map);
-  each(Eigen::Matrix<T, 7, 5>(), in_out, linear, map);
-  each(Eigen::Tensor<T, 2>(7, 5), in_out, linear, map);
-  {
+  each(Eigen::Tensor<T, 3, ColMajor>(3, 7, 5), {{5, 7, 3}, {2, 1, 0}}, convolution, map);
+  if constexpr (std::is_same_v<T, double>) {
+    each(Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic>(5, 7), out_in, linear, map);
+    each(RowMatrix<T>(7, 5), in_out, linear, map);
+    each(Eigen::Matrix<T, 7, 5>(), in_out, linear, map);
+    each(Eigen::Tensor<T, 2>(7, 5), in_out, linear, map);
+    each(Eigen::Tensor<T, 3, RowMajor>(5, 7, 3), {{5, 7, 3}, {0, 1, 2}}, convolution, map);
+    each(Eigen::Tensor<T, 3, ColMajor>(7, 3, 5), {{5, 7, 3}, {2, 0, 1}}, convolution, map);
+    const Layer square = random_layer<T>({.in = 4, .out = 2, .kernel = 4}, 5);
+    each(Eigen::Tensor<T, 4, RowMajor>(2, 4, 2, 2), {{2, 4, 2, 2}, {0, 1, 2, 3}}, square, small);
+    each(Eigen::Tensor<T, 5, ColMajor>(2, 4, 1, 2, 2), {{2, 4, 2, 1, 2}, {0, 1, 3, 2, 4}}, square, small);
     Values memory(500, 3.0);
-    std::vector<T> storage(memory.begin(), memory.end());
     using Map = Eigen::Map<RowMatrix<T>, 0, Eigen::Stride<Eigen::Dynamic, Eigen::Dynamic>>;
-    Map w(storage.data(), 5, 7, {20, 2}), apart(storage.data() + 200, 5, 7, {20, 2});
+    Map w(memory.data(), 5, 7, {20, 2}), apart(memory.data() + 200, 5, 7, {20, 2});
     check_fold(side, w, apart, out_in, linear, map);
-    CHECK(storage[1] == T(3));
+    CHECK(memory[1] == 3);
     auto block = apart.template block<5, 7>(0, 0);
     auto other = w.template block<5, 7>(0, 0);
     check_fold(side, block, other, out_in, linear, map);
   }
-  const Layer convolution = random_layer<T>({.in = 7, .out = 5, .kernel = 3}, 3);
-  each(Eigen::Tensor<T, 3, RowMajor>(5, 7, 3), {{5, 7, 3}, {0, 1, 2}}, convolution, map);
-  each(Eigen::Tensor<T, 3, ColMajor>(3, 7, 5), {{5, 7, 3}, {2, 1, 0}}, convolution, map);
-  each(Eigen::Tensor<T, 3, ColMajor>(7, 3, 5), {{5, 7, 3}, {2, 0, 1}}, convolution, map);
-  const Layer square = random_layer<T>({.in = 4, .out = 2, .kernel = 4}, 5);
-  each(Eigen::Tensor<T, 4, RowMajor>(2, 4, 2, 2), {{2, 4, 2, 2}, {0, 1, 2, 3}}, square, small);
-  each(Eigen::Tensor<T, 5, ColMajor>(2, 4, 1, 2, 2), {{2, 4, 2, 1, 2}, {0, 1, 3, 2, 4}}, square, small);
 }
 
 TEST_CASE("a norm folds into the layer behind it, however the weight is stored", "[fold]") {
@@ -144,8 +145,8 @@ TEST_CASE("a norm folds into the layer behind it, however the weight is stored",
     for (const bool offset : {true, false}) {
       INFO("centred " << centred << ", offset " << offset);
       const auto map = random_map(7, 11, offset, centred), small = random_map(4, 12, offset, centred);
-      check_all_forms<double>(Side::next, map, small);
-      check_all_forms<float>(Side::next, map, small);
+      check_forms<double>(Side::next, map, small);
+      check_forms<float>(Side::next, map, small);
     }
 }
 
@@ -154,8 +155,8 @@ TEST_CASE("a norm folds into the layer before it, however the weight is stored",
     for (const bool offset : {true, false}) {
       INFO("centred " << centred << ", offset " << offset);
       const auto map = random_map(5, 13, offset, centred), small = random_map(2, 14, offset, centred);
-      check_all_forms<double>(Side::previous, map, small);
-      check_all_forms<float>(Side::previous, map, small);
+      check_forms<double>(Side::previous, map, small);
+      check_forms<float>(Side::previous, map, small);
     }
 }
 

@@ -172,6 +172,9 @@ Layout bias_layout(const char* function, const char* name, const P& bias, std::s
 template <class W, class B, class FoldedW, class FoldedB>
 auto weight_fold(const char* function, const W& weight, const B& bias, FoldedW& folded_weight, FoldedB& folded_bias,
                  const FanAxes& axes) {
+  static_assert((EigenTensor<W> || EigenDense<W>)&&(is_none_v<B> || EigenTensor<B> || EigenDense<B>),
+                "evenkeel: a weight and its bias must be Eigen tensors, matrices, arrays, maps, refs or blocks with "
+                "memory of their own; evaluate an expression before passing it");
   static_assert(!std::is_const_v<element_t<FoldedW>>, "evenkeel: folded_weight must have memory that can be written");
   static_assert(is_none_v<B> || !is_none_v<FoldedB>, "evenkeel: a layer with a bias needs a folded_bias");
   const Layout from = layout_of(weight), to = layout_of(folded_weight);

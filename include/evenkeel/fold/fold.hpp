@@ -35,6 +35,12 @@ struct FoldOptions {
 
 namespace detail::inline EVENKEEL_ISA {
 
+/// FoldTarget, whose folds are overloads of their own.
+template <class X>
+concept Remembers = requires(const X& x) {
+  x.holds_norm_before();
+};
+
 inline void require_features(const char* function, const AffineMap& map, std::size_t features, const char* what,
                              const WeightPlaces& places, const Layout& weight) {
   if (map.features() != static_cast<Index>(features))
@@ -49,9 +55,9 @@ inline void require_features(const char* function, const AffineMap& map, std::si
 }
 
 template <class FoldedB>
-void require_bias(const char* function, bool has_offset, const char* whose, std::size_t outputs, const Layout& weight) {
+void require_bias(const char* function, bool has_offset, std::size_t outputs, const Layout& weight) {
   if (is_none_v<FoldedB> && has_offset)
-    throw_shape_error(function, whose, " has an offset and folded_bias is none, expected ", outputs, " values",
+    throw_shape_error(function, "the norm has an offset and folded_bias is none, expected ", outputs, " values",
                       weight_text(weight));
 }
 
@@ -82,7 +88,7 @@ auto fold_of_next(const char* function, const AffineMap& map, const W& weight, c
   auto fold = weight_fold(function, weight, bias, folded_weight, folded_bias, options.axes);
   const Layout layout = layout_of(weight);
   require_features(function, map, fold.from_places.inputs(), "inputs", fold.from_places, layout);
-  require_bias<FoldedB>(function, map.has_offset(), "the norm", fold.from_places.outputs(), layout);
+  require_bias<FoldedB>(function, map.has_offset(), fold.from_places.outputs(), layout);
   if (map.has_offset()) require_whole_kernel(function, fold.from_places, options.padding, layout);
   return fold;
 }
@@ -93,7 +99,7 @@ auto fold_of_previous(const char* function, const AffineMap& map, const W& weigh
   auto fold = weight_fold(function, weight, bias, folded_weight, folded_bias, options.axes);
   const Layout layout = layout_of(weight);
   require_features(function, map, fold.from_places.outputs(), "outputs", fold.from_places, layout);
-  require_bias<FoldedB>(function, map.has_offset(), "the norm", fold.from_places.outputs(), layout);
+  require_bias<FoldedB>(function, map.has_offset(), fold.from_places.outputs(), layout);
   return fold;
 }
 
@@ -116,7 +122,7 @@ inline namespace EVENKEEL_ISA {
 ///     const auto norm = ek::taper_norm_map(c, scale_weight, bias);
 ///     ek::fold_into_next(norm, w, ek::none, w, b, {.axes = {.input = {1}, .output = {0}}});
 template <class W, class B, class FoldedW, class FoldedB>
-  requires detail::is_tensor_argument<W>
+  requires(!detail::Remembers<W>)
 void fold_into_next(const AffineMap& map, const W& weight, const B& bias, FoldedW&& folded_weight,
                     FoldedB&& folded_bias, const FoldOptions& options) {
   detail::fold_of_next("fold_into_next", map, weight, bias, folded_weight, folded_bias, options).apply_to_next(map);
@@ -131,7 +137,7 @@ void fold_into_next(const AffineMap& map, const W& weight, const B& bias, Folded
 ///     const auto norm = ek::batch_norm_map(gamma, beta, running_mean, running_var, 1e-3);
 ///     ek::fold_into_previous(norm, w, ek::none, w, b, {.axes = {.input = {1}, .output = {0}}});    // b is created
 template <class W, class B, class FoldedW, class FoldedB>
-  requires detail::is_tensor_argument<W>
+  requires(!detail::Remembers<W>)
 void fold_into_previous(const AffineMap& map, const W& weight, const B& bias, FoldedW&& folded_weight,
                         FoldedB&& folded_bias, const FoldOptions& options) {
   detail::fold_of_previous("fold_into_previous", map, weight, bias, folded_weight, folded_bias, options)

@@ -104,33 +104,28 @@ inline void write_csv(std::ostream& out, const std::vector<ProbeRecord>& records
 }
 
 /// A gnuplot script that draws the table `csv` into the picture `png`: signal, gradient, update and saturation over
-/// layers, at the last step. `gnuplot probe.gnuplot` beside the table makes the picture.
+/// layers, at the last step. `gnuplot probe.gnuplot` beside the table makes the picture; a panel without data stays
+/// empty.
 inline void write_gnuplot(std::ostream& out, std::string_view csv = "probe.csv", std::string_view png = "probe.png") {
-  out << "set datafile separator comma\n"
-         "set terminal pngcairo size 1400,1000\n"
-         "set output '"
-      << png << "'\ncsv = '" << csv
-      << "'\n"
-         "stats csv using 'step' nooutput\n"
-         "last = STATS_max\n"
+  out << "set datafile separator comma\nset terminal pngcairo size 1400,1000\nset output '" << png << "'\ncsv = '"
+      << csv
+      << "'\nstats csv using 'step' nooutput\nlast = STATS_max\n"
          "at(kind) = (strcol('kind') eq kind && column('step') == last) ? column('layer') : NaN\n"
-         "set xlabel 'layer'\n"
-         "set logscale y\n"
-         "set format y '%.0e'\n"
-         "unset key\n"
-         "set multiplot layout 2,2 title sprintf('step %d', last)\n"
-         "set title 'root mean square of the signal'\n"
-         "plot csv using (at('forward')):(sqrt(column('second_moment'))) with points pt 7\n"
-         "set title 'norm of the gradient'\n"
-         "plot csv using (at('backward')):(column('gradient_norm')) with points pt 7\n"
-         "set title 'update over parameter'\n"
-         "plot csv using (at('parameter')):(column('update_ratio')) with points pt 7\n"
-         "unset logscale y\n"
-         "set format y '%g'\n"
-         "set yrange [-0.05:1.05]\n"
-         "set title 'share of saturated values'\n"
-         "plot csv using (at('forward')):(column('saturated')) with points pt 7\n"
-         "unset multiplot\n";
+         "positive(y) = y > 0 ? y : NaN\n"
+         "set xlabel 'layer'\nunset key\nset multiplot layout 2,2 title sprintf('step %d', last)\n";
+  // `stats` does not run with a logarithmic axis, and `plot` stops the script where it has no point.
+  const auto panel = [&](const char* name, const char* title, const char* kind, const char* value, const char* axis) {
+    out << "set title '" << title << "'\nstats csv using (at('" << kind << "')):(" << value << ") nooutput name '"
+        << name << "'\nif (exists('" << name << "_records')) {\n  " << axis << "\n  plot csv using (at('" << kind
+        << "')):(" << value << ") with points pt 7\n  unset logscale\n} else {\n  set multiplot next\n}\n";
+  };
+  const char* const logarithmic = "set logscale y; set format y '%.0e'";
+  panel("SIGNAL", "root mean square of the signal", "forward", "positive(sqrt(column('second_moment')))", logarithmic);
+  panel("GRADIENT", "norm of the gradient", "backward", "positive(column('gradient_norm'))", logarithmic);
+  panel("UPDATE", "update over parameter", "parameter", "positive(column('update_ratio'))", logarithmic);
+  panel("SATURATED", "share of saturated values", "forward", "column('saturated')",
+        "set yrange [-0.05:1.05]; set format y '%g'");
+  out << "unset multiplot\n";
 }
 
 }  // namespace evenkeel
