@@ -13,8 +13,8 @@ class ShapeError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-/// A call that does not fit the state of its object: calibrated twice, folded while the gate is open. The text names the
-/// function, the state and what was expected.
+/// A call that does not fit the state of its object: calibrated twice, folded while the gate is open; or saved numbers
+/// that no run can have left. The text names the function, what it got and what it expected.
 class StateError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -67,6 +67,10 @@ struct HostStorage {
   static void fill(T* data, Index size, T value) {
     std::fill_n(data, size, value);
   }
+  template <class T>
+  static void copy(const T* from, T* to, Index size) {
+    std::copy_n(from, size, to);
+  }
 };
 
 }  // namespace evenkeel::inline EVENKEEL_ISA

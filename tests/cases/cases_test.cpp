@@ -32,7 +32,6 @@ const std::set<std::string>& waiting() {
       "deepnorm constants",
       "layer_scale.forward / backward",
       "layer_scale / rezero / skipinit / norm parameters",
-      "taper_norm.forward / backward",
   };
   return ops;
 }
@@ -54,6 +53,7 @@ Table make_table() {
   add_init_cases(table);
   add_residual_cases(table);
   add_fold_cases(table);
+  add_taper_cases(table);
   return table;
 }
 

@@ -94,18 +94,19 @@ struct CarefulBackward {
   Start<double> start(const Known<double>& known, double dy, double x, const R& dsum) const {
     return norm.start(known, dy, x * scale, dsum);
   }
-  template <class R, class W>
+  template <class R, class... W>
   void accumulate(Values<double, sums>& s, Values<double, feature_sums>& terms, const Start<double>& start, double dy,
-                  double x, const R& dsum, const W& weight) const {
-    norm.accumulate(s, terms, start, dy, x * scale, dsum, weight);
+                  double x, const R& dsum, const W&... weights) const {
+    norm.accumulate(s, terms, start, dy, x * scale, dsum, weights...);
   }
   template <class... N>
   Row<double> finish(const Values<double, sums>& s, const Start<double>& start, const N&... inverse_count) const {
     return norm.finish(s, start, inverse_count...);
   }
-  template <class R, class W>
-  void write(Values<double, 1>& dx, const Row<double>& row, double dy, double x, const R& dsum, const W& weight) const {
-    norm.write(dx, row, dy, x * scale, none, weight);
+  template <class R, class... W>
+  void write(Values<double, 1>& dx, const Row<double>& row, double dy, double x, const R& dsum,
+             const W&... weights) const {
+    norm.write(dx, row, dy, x * scale, none, weights...);
     dx[0] = plus(dx[0] * scale, dsum);
   }
 };

@@ -15,7 +15,9 @@ struct Values {
   EVENKEEL_HD const V& operator[](int i) const { return value[i]; }
 };
 template <class V>
-struct Values<V, 0> {};
+struct Values<V, 0> {
+  V& operator[](int) const;  // of no value, so never defined: it stands in expansions over none of them
+};
 
 /// A parameter to which a driver adds `offset` as it loads it: what AffineMath<true> does, decided at run time.
 template <class T, class A>

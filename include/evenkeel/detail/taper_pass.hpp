@@ -1,0 +1,246 @@
+/// TaperNorm from its arguments to a pass over rows: which math a gate names.
+#pragma once
+
+#include "evenkeel/detail/calibrate_math.hpp"
+#include "evenkeel/detail/taper_math.hpp"
+#include "evenkeel/norms/layer_norm.hpp"
+#include "evenkeel/norms/rms_norm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <type_traits>
+
+namespace evenkeel::detail {
+
+/// What the two variants of TaperNorm are made of.
+struct RmsTaper {
+  static constexpr bool centres = false;
+  using Norm = Rms;
+  template <class Forward>
+  using Calibration = RmsCalibration<Forward>;
+  template <class A>
+  static LinearForward<A> ungated(Index, A scale) {
+    return {{scale}};
+  }
+  template <class A, class Terms>
+  static LinearBackward<A, Terms> ungated_backward(Index, A scale) {
+    return {scale};
+  }
+};
+struct StandardizeTaper {
+  static constexpr bool centres = true;
+  using Norm = Standardize;
+  template <class Forward>
+  using Calibration = StandardizeCalibration<Forward>;
+  template <class A>
+  static CentredForward<A> ungated(Index length, A scale) {
+    return {static_cast<A>(length), 2 * scale};
+  }
+  template <class A, class Terms>
+  static CentredBackward<A, Terms> ungated_backward(Index length, A scale) {
+    return {A(1) / static_cast<A>(length), scale};
+  }
+};
+
+/// What saved knows of a TaperNorm beside its rows.
+struct TaperCall {
+  double gate = 1, factor = 0, eps = 0;
+  bool has_scale_weight = false;
+  bool calibrated = false;
+};
+
+inline namespace EVENKEEL_ISA {
+
+/// The weight as the plain norm hands it to the device's driver, so that both share their code.
+template <class Device, class A, class W>
+auto norm_weight(const W& weight) {
+  if constexpr (!is_none_v<W> && offsets_at_run_time<Device>)
+    return OffsetParameter<std::remove_pointer_t<W>, A>{weight, A(0)};
+  else
+    return weight;
+}
+
+/// Overwrites a gradient that a pass has no part in with 0.
+template <class Device, class A, class G>
+void put_zeros(const Device& device, const A* scratch, Index length, GradientMode mode, G gradient) {
+  if constexpr (!is_none_v<G>) {
+    if (mode == GradientMode::accumulate) return;
+    if constexpr (StreamDevice<Device>)
+      put_gradients(device, scratch, FeatureParts{0, length, 1}, length, mode, gradient);
+    else
+      std::fill_n(gradient, length, std::remove_pointer_t<G>(0));
+  }
+}
+
+template <class Options, class Saved>
+void check_taper_options(const char* function, const Options& options, const Saved&) {
+  if (!(options.gate >= 0 && options.gate <= 1))
+    throw_shape_error(function, "gate is ", options.gate, ", expected a number from 0 to 1");
+  if (!std::isfinite(options.factor))
+    throw_shape_error(function, "factor is ", options.factor, ", expected a finite number");
+  if (!options.calibrate) return;
+  if (options.gate < 1)
+    throw_shape_error(function, "calibrate is set and the gate is ", options.gate, ", expected gate 1");
+  if (is_none_v<Saved>)
+    throw_shape_error(function, "calibrate is set and saved is none, expected a saved for what it leaves");
+}
+
+/// Forward of the variant that Taper names.
+template <class Taper, class Device, class X, class Weight, class ScaleWeight, class Bias, class Y, class Saved,
+          class Options>
+void taper_norm(const char* function, const Device& device, const X& x, const Weight& weight,
+                const ScaleWeight& scale_weight, const Bias& bias, Y& y, Saved& saved, const Options& options) {
+  require_device<Device>();
+  using T = scalar_t<const X>;
+  using A = accumulator_t<T>;
+  check_taper_options(function, options, saved);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference("x", x, options.axis);
+  const auto w = arguments.parameter("weight", weight);
+  const auto c = arguments.parameter("scale_weight", scale_weight);
+  const auto b = arguments.parameter("bias", bias);
+  const A eps = resolved_eps<A>(function, options.eps);
+  const auto out = arguments.output("y", y);
+  const RowGrid grid = arguments.grid();
+  const auto kept = [&] {
+    if constexpr (is_none_v<Saved>) {
+      return none;
+    } else {
+      saved.taper = {options.gate, options.factor, static_cast<double>(eps), !is_none_v<ScaleWeight>,
+                     options.calibrate};
+      return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, false, !is_none_v<Weight>,
+                          static_cast<const void*>(out.data) == rows.data});
+    }
+  }();
+  const A gate = static_cast<A>(options.gate), scale = static_cast<A>((1 - options.gate) * options.factor);
+  const auto pass = [&](const auto& math, const auto& parameters, const auto& to) {
+    row_pass(device, RowPass{math, grid, std::tuple(rows), parameters, std::tuple(out), none, to});
+  };
+  using Norm = typename Taper::Norm::template Forward<A, AffineMath<false, None>>;
+  const Norm norm{A(1) / static_cast<A>(grid.length), eps};
+  if (options.calibrate) {
+    if constexpr (!is_none_v<Saved>) pass(typename Taper::template Calibration<Norm>{{norm}}, std::tuple(w, b), kept);
+  } else if (options.gate == 1) {
+    pass(norm, std::tuple(norm_weight<Device, A>(w), b), kept);
+  } else if (gate > 0) {
+    pass(TaperForward<Norm>{{norm}, gate, scale}, std::tuple(w, c, b), kept);
+  } else if constexpr (Taper::centres) {
+    pass(Taper::template ungated<A>(grid.length, scale), std::tuple(c, b), kept);
+  } else {
+    pass(Taper::template ungated<A>(grid.length, scale), std::tuple(c, b), none);
+  }
+}
+
+/// Backward. `x_name` is what the public function calls its x; dsum, the gradient from the later uses of x, may be
+/// none.
+template <class Taper, class Device, class Dy, class Dsum, class X, class Weight, class ScaleWeight, class Saved,
+          class Dx, class Dweight, class Dscale, class Dbias>
+void taper_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
+                         const X& x, const Weight& weight, const ScaleWeight& scale_weight, Saved& saved, Dx& dx,
+                         Dweight& dweight, Dscale& dscale, Dbias& dbias, GradientMode mode) {
+  require_device<Device>();
+  static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
+  static_assert(!is_none_v<ScaleWeight> || is_none_v<Dscale>,
+                "evenkeel: there is no scale_weight that dscale_weight could belong to");
+  using T = scalar_t<const X>;
+  using A = accumulator_t<T>;
+  static_assert(std::is_same_v<A, typename Saved::Scalar>,
+                "evenkeel: saved must be of the accumulator type of the data: double for double, float for the rest");
+  constexpr bool has_dw = !is_none_v<Dweight>, has_dc = !is_none_v<Dscale>, has_db = !is_none_v<Dbias>;
+  saved.check_filled(function);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference(x_name, x, saved.call.axis);
+  const RowGrid grid = arguments.grid();
+  saved.check(function, x_name, grid.rows(), grid.length, scalar_name<T>(), !is_none_v<Weight>);
+  if (saved.taper.has_scale_weight != !is_none_v<ScaleWeight>)
+    throw_shape_error(function, saved.taper.has_scale_weight ? "scale_weight is none, the forward had one"
+                                                             : "there is a scale_weight, the forward had none");
+  const auto dy_rows = arguments.input("dy", dy);
+  const auto dsum_rows = arguments.input("dsum", dsum);
+  const auto w = arguments.parameter("weight", weight);
+  const auto c = arguments.parameter("scale_weight", scale_weight);
+  const auto dw = arguments.parameter("dweight", dweight);
+  const auto dc = arguments.parameter("dscale_weight", dscale);
+  const auto db = arguments.parameter("dbias", dbias);
+  const auto dx_rows = arguments.output("dx", dx);
+  saved.scratch.ensure(feature_scratch<A, has_dw + has_dc + has_db>(device, grid.rows(), grid.length));
+  A* const scratch = saved.scratch.data();
+  const A* const known = saved.statistics.data();
+  const double gate_of_call = saved.taper.gate;
+  const A gate = static_cast<A>(gate_of_call), scale = static_cast<A>((1 - gate_of_call) * saved.taper.factor);
+  const bool alone = Taper::centres && grid.length == 1;  // such a row is its own mean: nothing flows through it
+  const auto pass = [&](const auto& math, const auto& parameters, const auto& of_row) {
+    return row_pass(device,
+                    RowPass{math, grid, std::tuple(dy_rows, rows, dsum_rows), parameters, std::tuple(dx_rows), of_row},
+                    scratch);
+  };
+  using Affine = AffineMath<false, None>;
+  const A inv_n = A(1) / static_cast<A>(grid.length);
+  if (gate_of_call == 1) {
+    using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<has_dw, has_db>>;
+    const FeatureParts sums = pass(Norm{inv_n}, std::tuple(norm_weight<Device, A>(w)), known);
+    put_gradients(device, scratch, sums, grid.length, mode, dw, db);
+    put_zeros(device, scratch, grid.length, mode, dc);
+  } else if (gate > 0) {
+    using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<false, false>>;
+    const TaperBackward<Norm, TaperTerms<has_dw, has_dc, has_db>> math{
+        {Norm{inv_n}}, alone ? A(0) : gate, alone ? A(0) : scale};
+    const FeatureParts sums = pass(math, std::tuple(w, c), known);
+    put_gradients(device, scratch, sums, grid.length, mode, dw, dc, db);
+  } else {
+    using Terms = TaperTerms<false, has_dc, has_db>;
+    const auto math = Taper::template ungated_backward<A, Terms>(grid.length, alone ? A(0) : scale);
+    const FeatureParts sums = [&] {
+      if constexpr (Taper::centres)
+        return pass(math, std::tuple(c), known);
+      else
+        return pass(math, std::tuple(c), none);
+    }();
+    put_gradients(device, scratch, sums, grid.length, mode, dc, db);
+    put_zeros(device, scratch, grid.length, mode, dw);
+  }
+}
+
+/// Sums over all elements of dy times the derivative of y by g and by c, in double and without the statistics that the
+/// forward left: at gate 0 it left none.
+template <bool Centres, class Dy, class X, class Weight, class ScaleWeight, class Saved>
+std::array<double, 2> taper_gate_sums(const char* function, const Dy& dy, const X& x, const Weight& weight,
+                                      const ScaleWeight& scale_weight, const Saved& saved) {
+  using T = scalar_t<const X>;
+  saved.check_filled(function);
+  RowArguments arguments(function);
+  const auto rows = arguments.reference("x", x, saved.call.axis);
+  const RowGrid grid = arguments.grid();
+  saved.check(function, "x", grid.rows(), grid.length, scalar_name<T>(), !is_none_v<Weight>);
+  const auto dy_rows = arguments.input("dy", dy);
+  const auto w = arguments.parameter("weight", weight);
+  const auto c = arguments.parameter("scale_weight", scale_weight);
+  const auto at = [](const auto& p, Index i) {
+    if constexpr (is_none_v<decltype(p)>)
+      return 1.0;
+    else
+      return static_cast<double>(p[i]);
+  };
+  double of_norm = 0, of_scale = 0;
+  const auto n = static_cast<double>(grid.length);
+  for (Index r = 0; r < grid.rows(); ++r) {
+    const auto value = [&](Index i) { return static_cast<double>(*element_at(rows, grid, r, i)); };
+    double mean = 0, square = 0, normed = 0, scaled = 0;
+    if constexpr (Centres)
+      for (Index i = 0; i < grid.length; ++i) mean += value(i) / n;
+    for (Index i = 0; i < grid.length; ++i) {
+      const double h = value(i) - mean, d = static_cast<double>(*element_at(dy_rows, grid, r, i));
+      square += h * h / n;
+      normed += d * h * at(w, i);
+      scaled += d * h * at(c, i);
+    }
+    const double root = std::sqrt(square + saved.taper.eps);
+    of_norm += root > 0 ? normed / root : 0;
+    of_scale += scaled;
+  }
+  return {of_norm - saved.taper.factor * of_scale, (1 - saved.taper.gate) * of_scale};
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel::detail

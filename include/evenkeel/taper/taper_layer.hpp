@@ -1,0 +1,298 @@
+/// TaperRmsNorm and TaperLayerNorm: layers that calibrate themselves in the warmup of the Taper that they share, fix
+/// their factor c when it ends, and follow its gate. arXiv 2602.10408, sections 3.3 and 3.4, appendices A.6 and B.
+///
+///     c = E[||h * weight||^2 / r(h)] / E[||h * weight||^2],  h = x, or x - mean with sigma in place of r
+///
+/// which minimizes E||h * weight/r - c * h * weight||^2. The two means are bias-corrected averages of the batch means,
+/// each with the Taper's rate as the weight of the new batch.
+///
+///     ek::Taper taper({.warmup_steps = 1000, .end_step = 20000});
+///     ek::PreNorm attention(ek::TaperRmsNorm<float>(width, taper), Attention(width));
+///     ek::TaperRmsNorm<float> final_norm(width, taper, {.tapered = all_taper});
+///
+/// The final norm is of the same type in both of the paper's settings: with .tapered = false it stays a plain norm,
+/// which is Internal-Taper; with true the network is All-Taper, which needs a scale anchor (scale_anchor.hpp).
+#pragma once
+
+#include "evenkeel/fold/affine_map.hpp"
+#include "evenkeel/parameter.hpp"
+#include "evenkeel/taper/taper.hpp"
+#include "evenkeel/taper/taper_norm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <type_traits>
+
+namespace evenkeel {
+
+/// Options of TaperRmsNorm.
+struct TaperRmsNormLayerOptions {
+  double eps = 1e-6;    ///< added to the mean square, inside the root
+  Axes axis = {};       ///< the normalized axis or neighbouring axes
+  bool tapered = true;  ///< false: gate 1 for good, a plain RMSNorm, as the final norm of Internal-Taper
+};
+
+/// Options of TaperLayerNorm.
+struct TaperLayerNormLayerOptions {
+  double eps = 1e-5;    ///< added to the variance, inside the root
+  Axes axis = {};       ///< the normalized axis or neighbouring axes
+  bool tapered = true;  ///< false: gate 1 for good, a plain LayerNorm, as the final norm of Internal-Taper
+};
+
+/// A tapered layer beside its parameters, as plain numbers, to be saved with them and restored.
+struct TaperLayerState {
+  EmaState numerator, denominator;
+  double factor = 0;
+  bool calibrated = false;
+};
+
+namespace detail {
+
+struct TaperRmsLayer {
+  using Options = TaperRmsNormLayerOptions;
+  using CallOptions = TaperRmsNormOptions;
+  template <class A, class Storage>
+  using Saved = TaperRmsNormSaved<A, Storage>;
+  using Variant = RmsTaper;
+  static constexpr bool has_bias = false;
+  static constexpr const char *name = "TaperRmsNorm", *forward = "TaperRmsNorm::forward",
+                              *backward = "TaperRmsNorm::backward", *add_backward = "TaperRmsNorm::add_backward";
+};
+struct TaperStandardizeLayer {
+  using Options = TaperLayerNormLayerOptions;
+  using CallOptions = TaperLayerNormOptions;
+  template <class A, class Storage>
+  using Saved = TaperLayerNormSaved<A, Storage>;
+  using Variant = StandardizeTaper;
+  static constexpr bool has_bias = true;
+  static constexpr const char *name = "TaperLayerNorm", *forward = "TaperLayerNorm::forward",
+                              *backward = "TaperLayerNorm::backward", *add_backward = "TaperLayerNorm::add_backward";
+};
+
+}  // namespace detail
+
+inline namespace EVENKEEL_ISA {
+
+/// TaperRmsNorm or TaperLayerNorm. T is the scalar of the parameters; the data may have any scalar of the same
+/// accumulator type. Copies share the Taper and nothing else.
+template <class T, class Traits, class Storage = HostStorage>
+class TaperLayer {
+  using A = accumulator_t<T>;
+
+ public:
+  using Scalar = T;
+  using Options = typename Traits::Options;
+  using Saved = typename Traits::template Saved<A, Storage>;
+
+  /// `features` is the length of the normalized axes together; the taper must outlive the layer. weight and
+  /// scale_weight are ones, bias zeros. Throws ShapeError if features is below 1.
+  TaperLayer(Index features, const Taper& taper, const Options& options = {})
+      : weight("weight", checked(features), false),
+        scale_weight("scale_weight", features, false),
+        bias("bias", Traits::has_bias ? features : 0, false),
+        taper_(&taper),
+        options_(options),
+        numerator_(taper.rate()),
+        denominator_(taper.rate()) {
+    weight.fill(T(1));
+    scale_weight.fill(T(1));
+  }
+  TaperLayer(Index, const Taper&&, const Options& = {}) = delete;
+
+  /// y at the Taper's gate. y may be x, then no backward is possible. In the warmup saved also receives what the
+  /// backward will calibrate with; the first forward after it fixes the factor, see calibrate().
+  template <class Device, class X, class Y>
+  void forward(const Device& device, const X& x, Y&& y) {
+    const bool warmup = taper_->phase() == TaperPhase::warmup;
+    if (options_.tapered && !calibrated_ && !warmup) calibrate();
+    const bool calibrates = options_.tapered && !calibrated_;
+    with_parameters([&](const auto& w, const auto& c, const auto& b, auto...) {
+      detail::taper_norm<typename Traits::Variant>(Traits::forward, device, x, w, c, b, y, saved,
+                                                   call_options(calibrates));
+    });
+  }
+
+  /// dx is written, the gradients of the parameters are accumulated. x is the forward's. In the warmup the batch enters
+  /// the averages here, so that forwards without a backward, of a validation, do not count; a batch whose means are not
+  /// finite throws StateError after the gradients are written.
+  template <class Device, class Dy, class X, class Dx>
+  void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx, GradientMode mode = GradientMode::accumulate) {
+    backward_of(Traits::backward, "x", device, dy, none, x, dx, mode);
+  }
+
+  /// dx = (gradient through the norm) + dsum, in one pass: for residual blocks. dsum may be ek::none.
+  template <class Device, class Dy, class Dsum, class Sum, class Dx>
+  void add_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, Dx&& dx,
+                    GradientMode mode = GradientMode::accumulate) {
+    backward_of(Traits::add_backward, "sum", device, dy, dsum, sum, dx, mode);
+  }
+
+  /// Calls f(ParameterRef<T>) for weight, scale_weight where the layer is tapered, and bias where the norm has one.
+  /// There is no weight decay on them.
+  template <class F>
+  void for_each_parameter(F&& f) {
+    f(weight.ref());
+    if (options_.tapered) f(scale_weight.ref());
+    if (Traits::has_bias) f(bias.ref());
+  }
+
+  Index features() const { return weight.size(); }
+  const Options& options() const { return options_; }
+  /// The gate of the next forward.
+  double gate() const { return options_.tapered ? taper_->gate() : 1; }
+  /// Whether the factor is fixed, and the factor: 0 before.
+  bool calibrated() const { return calibrated_; }
+  double factor() const { return factor_; }
+
+  /// The averages of the two batch means. Over several ranks, average the two values, and call calibrate(numerator /
+  /// denominator) on each rank before the first forward after the warmup.
+  const Ema& numerator() const { return numerator_; }
+  const Ema& denominator() const { return denominator_; }
+  /// Adds the means of a batch to the averages, as the backward does by itself where the data are the host's.
+  void observe(double batch_numerator, double batch_denominator) {
+    require_uncalibrated("observe");
+    numerator_.add(batch_numerator);
+    denominator_.add(batch_denominator);
+  }
+
+  /// Fixes the factor from the averages and starts scale_weight from weight. The first forward after the warmup does so
+  /// by itself. Throws StateError if it is fixed already, or if there is no batch to compute it from.
+  void calibrate() {
+    require_uncalibrated("calibrate");
+    if (denominator_.empty())
+      detail::throw_state_error(function("calibrate").c_str(),
+                                "got no batches in the warmup, expected 1 or more that went forward and backward, or "
+                                "calibrate(factor)");
+    const double below = denominator_.value();
+    if (!(below > 0))
+      detail::throw_state_error(function("calibrate").c_str(), "got a mean of ||h * weight||^2 of ", below,
+                                ", expected more than 0");
+    calibrate(numerator_.value() / below);
+  }
+  /// The same with a given factor: numerator over denominator, averaged over ranks.
+  void calibrate(double factor) {
+    require_uncalibrated("calibrate");
+    if (!std::isfinite(factor))
+      detail::throw_state_error(function("calibrate").c_str(), "got the factor ", factor, ", expected a finite number");
+    factor_ = factor;
+    calibrated_ = true;
+    static_assert(
+        requires { Storage::copy(weight.value(), scale_weight.value(), Index()); },
+        "evenkeel: the storage of a tapered layer needs copy(from, to, size), by which scale_weight starts from "
+        "weight");
+    Storage::copy(weight.value(), scale_weight.value(), features());
+  }
+
+  /// At gate 0, what the layer is: x, or x - mean, times c * scale_weight, plus bias. Throws StateError before.
+  AffineMap linear_map() const {
+    static_assert(Storage::on_host,
+                  "evenkeel: linear_map() reads parameters on the host, and these lie in a device's memory");
+    if (gate() > 0 || !calibrated_)
+      detail::throw_state_error(function("linear_map").c_str(), "got gate ", gate(), ", expected gate 0",
+                                gate() > 0 ? "" : " and a forward at it");
+    AffineMap result;
+    result.centred = Traits::Variant::centres;
+    for (Index i = 0; i < features(); ++i) {
+      result.scale.push_back(factor_ * static_cast<double>(scale_weight.value()[i]));
+      if (Traits::has_bias) result.offset.push_back(static_cast<double>(bias.value()[i]));
+    }
+    return result;
+  }
+
+  /// What a model saves beside the parameters, and the same back. Throws StateError for numbers that no run leaves.
+  TaperLayerState state() const { return {numerator_.state(), denominator_.state(), factor_, calibrated_}; }
+  void restore(const TaperLayerState& state) {
+    if (!std::isfinite(state.factor) || (!state.calibrated && state.factor != 0) ||
+        state.numerator.count != state.denominator.count)
+      detail::throw_state_error(function("restore").c_str(), "got factor ", state.factor, ", calibrated ",
+                                int(state.calibrated), ", counts ", state.numerator.count, " and ",
+                                state.denominator.count,
+                                ", expected a finite factor, 0 where not calibrated, and equal counts");
+    Ema numerator = numerator_, denominator = denominator_;  // all or nothing
+    numerator.restore(state.numerator);
+    denominator.restore(state.denominator);
+    numerator_ = numerator;
+    denominator_ = denominator;
+    factor_ = state.factor;
+    calibrated_ = state.calibrated;
+  }
+
+  Parameter<T, Storage> weight;        // (features)
+  Parameter<T, Storage> scale_weight;  // (features), without use where the layer is not tapered
+  Parameter<T, Storage> bias;          // (features), or none
+  Saved saved;
+
+ private:
+  static std::string function(const char* member) { return std::string(Traits::name) + "::" + member; }
+  static Index checked(Index features) {
+    if (features < 1)
+      detail::throw_shape_error(function(Traits::name).c_str(), "the layer has ", features,
+                                " features, expected 1 or more");
+    return features;
+  }
+  void require_uncalibrated(const char* member) const {
+    if (!options_.tapered)
+      detail::throw_state_error(function(member).c_str(), "got a layer with tapered = false, expected a tapered one");
+    if (calibrated_)
+      detail::throw_state_error(function(member).c_str(), "got a layer whose factor is ", factor_,
+                                " already, expected one that is not calibrated yet");
+  }
+  auto call_options(bool calibrates) const {
+    typename Traits::CallOptions options;
+    options.gate = gate();
+    options.factor = factor_;
+    options.eps = options_.eps;
+    options.axis = options_.axis;
+    options.calibrate = calibrates;
+    return options;
+  }
+
+  /// Calls f(weight, scale_weight, bias, dweight, dscale_weight, dbias), each a map or none.
+  template <class F>
+  void with_parameters(const F& f) {
+    using Values = Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>;
+    const Index n = features();
+    const Values w(weight.value(), n), dw(weight.gradient(), n);
+    const Values c(scale_weight.value(), n), dc(scale_weight.gradient(), n);
+    if constexpr (Traits::has_bias)
+      f(w, c, Values(bias.value(), n), dw, dc, Values(bias.gradient(), n));
+    else
+      f(w, c, none, dw, dc, none);
+  }
+
+  template <class Device, class Dy, class Dsum, class X, class Dx>
+  void backward_of(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
+                   const X& x, Dx& dx, GradientMode mode) {
+    with_parameters([&](const auto& w, const auto& c, const auto&, auto dw, auto dc, auto db) {
+      detail::taper_norm_backward<typename Traits::Variant>(function, x_name, device, dy, dsum, x, w, c, saved, dx, dw,
+                                                            dc, db, mode);
+    });
+    if constexpr (Storage::on_host) {
+      if (!saved.taper.calibrated || calibrated_) return;
+      if (saved.rows() > 0) observe(saved.calibration_numerator(), saved.calibration_denominator());
+      saved.taper.calibrated = false;  // a batch counts once
+    }
+  }
+
+  const Taper* taper_;
+  Options options_;
+  Ema numerator_, denominator_;
+  double factor_ = 0;
+  bool calibrated_ = false;
+};
+
+/// RMSNorm that tapers to x * c * scale_weight: weight and scale_weight, no bias.
+///
+///     ek::TaperRmsNorm<float> norm(width, taper);
+///     norm.forward(device, x, y);
+///     norm.backward(device, dy, x, dx);
+template <class T, class Storage = HostStorage>
+using TaperRmsNorm = TaperLayer<T, detail::TaperRmsLayer, Storage>;
+
+/// LayerNorm that tapers to (x - mean) * c * scale_weight + bias.
+template <class T, class Storage = HostStorage>
+using TaperLayerNorm = TaperLayer<T, detail::TaperStandardizeLayer, Storage>;
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

@@ -1,0 +1,191 @@
+/// TaperNorm: a norm that a gate takes to a fixed scaling, which the next linear layer can swallow. "Gated
+/// Normalization Removal and Scale Anchoring in Pre-Norm Transformers", arXiv 2602.10408, section 3.3 and appendix B.
+///
+///     RMS variant        r = sqrt(mean(x^2) + eps)
+///                        y = g * x/r * weight + (1 - g) * c * x * scale_weight (+ bias)
+///     LayerNorm variant  sigma = sqrt(var(x) + eps)
+///                        y = g * (x - mean)/sigma * weight + (1 - g) * c * (x - mean) * scale_weight + bias
+///
+///     dx = g * (the norm's) + (1 - g) * c * dy * scale_weight   [LayerNorm variant: minus its mean]
+///     dweight = g * sum of dy * xhat,  dscale_weight = (1 - g) * c * sum of dy * x [or x - mean],  dbias = sum of dy
+///
+/// The gate g goes from 1 to 0 (taper.hpp), the factor c comes from a calibration at gate 1. At gate 1 the plain norm
+/// runs, with its bits; at gate 0 nothing is computed of a row but, in the LayerNorm variant, its mean; in between it
+/// is one pass over the data, as it is for the norm. Layers that know when to do what are in taper_layer.hpp.
+#pragma once
+
+#include "evenkeel/detail/taper_pass.hpp"
+
+#include <array>
+
+namespace evenkeel {
+
+/// Options of taper_rms_norm.
+struct TaperRmsNormOptions {
+  double gate = 1;         ///< g, from 0 (a fixed scaling) to 1 (RMSNorm)
+  double factor = 0;       ///< c, which TaperNorm has from its calibration; without effect at gate 1
+  double eps = 1e-6;       ///< added to the mean square, inside the root; at least 0, or ek::machine_epsilon
+  Axes axis = {};          ///< the normalized axis or neighbouring axes
+  bool calibrate = false;  ///< at gate 1: saved also receives what c is computed from
+};
+
+/// Options of taper_layer_norm.
+struct TaperLayerNormOptions {
+  double gate = 1;         ///< g, from 0 (a fixed affine map) to 1 (LayerNorm)
+  double factor = 0;       ///< c, which TaperNorm has from its calibration; without effect at gate 1
+  double eps = 1e-5;       ///< added to the variance, inside the root; at least 0, or ek::machine_epsilon
+  Axes axis = {};          ///< the normalized axis or neighbouring axes
+  bool calibrate = false;  ///< at gate 1: saved also receives what c is computed from
+};
+
+namespace detail::inline EVENKEEL_ISA {
+
+/// Rows of a TaperNorm; the last two fields are rstd and, where the forward calibrated, ||h * weight||.
+template <class A, int Fields, class Storage>
+class TaperSaved : public SavedRows<A, Fields, Storage> {
+ public:
+  TaperCall taper;
+
+  /// Makes room for a forward and a backward over x, so that neither allocates.
+  template <class Device, class X>
+  void reserve(const Device& device, const X& x, const Axes& axis = {}) {
+    SavedRows<A, Fields, Storage>::reserve(device, x, axis);
+    RowArguments arguments("reserve");
+    arguments.reference("x", x, axis);
+    const RowGrid grid = arguments.grid();
+    this->scratch.reserve(feature_scratch<A, 3>(device, grid.rows(), grid.length));
+  }
+
+  /// The gate and the factor of the forward.
+  double gate() const { return taper.gate; }
+  double factor() const { return taper.factor; }
+  /// 1/r or 1/sigma of a row. A forward at gate 0 computes none and leaves the last one's.
+  A rstd(Index row) const { return this->field(Fields - 2, row); }
+
+  /// Mean over the rows of ||h * weight||^2 / r, of a forward with the option calibrate; h is x, or x - mean, and r the
+  /// root that the norm divides by. 0 without rows. Throws StateError where the forward did not calibrate.
+  double calibration_numerator() const {
+    return batch_mean("calibration_numerator", [&](Index r, double square) { return square * double(rstd(r)); });
+  }
+  /// Mean over the rows of ||h * weight||^2.
+  double calibration_denominator() const {
+    return batch_mean("calibration_denominator", [](Index, double square) { return square; });
+  }
+
+ private:
+  template <class F>
+  double batch_mean(const char* function, const F& f) const {
+    static_assert(
+        Storage::on_host,
+        "evenkeel: the calibration's rows lie in the device's memory: copy `statistics`, (fields, rows), whose "
+        "last two fields are rstd and ||h * weight||, and average ||h * weight||^2 * rstd and its denominator");
+    if (!taper.calibrated || this->call.rows < 0)
+      throw_state_error(function, "saved holds no calibration, expected a forward with the option calibrate");
+    double sum = 0;
+    for (Index r = 0; r < this->rows(); ++r) {
+      const auto norm = static_cast<double>(this->field(Fields - 1, r));
+      sum += f(r, norm * norm);
+    }
+    return this->rows() > 0 ? sum / static_cast<double>(this->rows()) : 0;
+  }
+};
+
+}  // namespace detail::inline EVENKEEL_ISA
+
+/// What taper_rms_norm leaves for its backward, and scratch. A is the accumulator type of the data.
+template <class A, class Storage = HostStorage>
+class TaperRmsNormSaved : public detail::TaperSaved<A, 2, Storage> {};
+
+/// What taper_layer_norm leaves for its backward, and scratch. A is the accumulator type of the data.
+template <class A, class Storage = HostStorage>
+class TaperLayerNormSaved : public detail::TaperSaved<A, 4, Storage> {
+ public:
+  /// The mean, rounded to one number. The backward uses what that leaves, too.
+  A mean(Index row) const { return this->field(0, row); }
+};
+
+/// The gradients of a loss with respect to the gate and to the factor.
+struct TaperGateGradients {
+  double gate, factor;
+};
+
+inline namespace EVENKEEL_ISA {
+
+/// y = g * x/r * weight + (1 - g) * c * x * scale_weight + bias, row by row.
+///
+/// x, y                        any shape, the same for both; y may be x itself, then no backward is possible; partial
+///                             overlap is an error
+/// weight, scale_weight, bias  length values of any scalar type, or ek::none
+/// saved                       receives 1/r per row, the gate and the factor; or ek::none for inference
+/// Writes y and saved. At gate 1 y has the bits of rms_norm, also with calibrate; at gate 0 nothing is computed but x *
+/// c * scale_weight + bias, so that no row is too large for its squares. Throws ShapeError before any work, also for a
+/// gate outside of 0 to 1. Allocates nothing but what saved lacks. Example: tests/taper/taper_norm_test.cpp.
+template <class Device, class X, class Weight, class ScaleWeight, class Bias, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, TaperRmsNormSaved, X>
+void taper_rms_norm(const Device& device, const X& x, const Weight& weight, const ScaleWeight& scale_weight,
+                    const Bias& bias, Y&& y, Saved&& saved, const TaperRmsNormOptions& options = {}) {
+  detail::taper_norm<detail::RmsTaper>("taper_rms_norm", device, x, weight, scale_weight, bias, y, saved, options);
+}
+
+/// The gradients of taper_rms_norm. The gate and the factor are constants.
+///
+/// dy, x, dx                       the shape of the forward's x; dx may be dy itself
+/// weight, scale_weight            the forward's, ek::none where it had none
+/// saved                           filled by the forward, whose gate and factor it holds
+/// dweight, dscale_weight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as
+///                                 `mode` says, by 0 where the gate leaves nothing of them
+/// Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A, class Storage, class Dx,
+          class Dweight, class Dscale, class Dbias>
+void taper_rms_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                             const ScaleWeight& scale_weight, TaperRmsNormSaved<A, Storage>& saved, Dx&& dx,
+                             Dweight&& dweight, Dscale&& dscale_weight, Dbias&& dbias,
+                             GradientMode mode = GradientMode::accumulate) {
+  detail::taper_norm_backward<detail::RmsTaper>("taper_rms_norm_backward", "x", device, dy, none, x, weight,
+                                                scale_weight, saved, dx, dweight, dscale_weight, dbias, mode);
+}
+
+/// y = g * (x - mean)/sigma * weight + (1 - g) * c * (x - mean) * scale_weight + bias, row by row: as taper_rms_norm,
+/// with the mean and sigma of each row. At gate 1 y has the bits of layer_norm; at gate 0 only the mean is computed.
+template <class Device, class X, class Weight, class ScaleWeight, class Bias, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, TaperLayerNormSaved, X>
+void taper_layer_norm(const Device& device, const X& x, const Weight& weight, const ScaleWeight& scale_weight,
+                      const Bias& bias, Y&& y, Saved&& saved, const TaperLayerNormOptions& options = {}) {
+  detail::taper_norm<detail::StandardizeTaper>("taper_layer_norm", device, x, weight, scale_weight, bias, y, saved,
+                                               options);
+}
+
+/// The gradients of taper_layer_norm: as those of taper_rms_norm.
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A, class Storage, class Dx,
+          class Dweight, class Dscale, class Dbias>
+void taper_layer_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                               const ScaleWeight& scale_weight, TaperLayerNormSaved<A, Storage>& saved, Dx&& dx,
+                               Dweight&& dweight, Dscale&& dscale_weight, Dbias&& dbias,
+                               GradientMode mode = GradientMode::accumulate) {
+  detail::taper_norm_backward<detail::StandardizeTaper>("taper_layer_norm_backward", "x", device, dy, none, x, weight,
+                                                        scale_weight, saved, dx, dweight, dscale_weight, dbias, mode);
+}
+
+/// The gradients with respect to the gate and the factor, which the paper holds constant: for checks, and for whoever
+/// learns them. Arguments as those of the backward; the gate, factor and eps are the ones of the forward that filled
+/// saved. One thread, in double. Throws ShapeError as the backward does.
+///
+///     dgate = sum of dy * (xhat * weight - c * h * scale_weight),  dfactor = (1 - g) * sum of dy * h * scale_weight
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A>
+TaperGateGradients taper_gate_gradients(const Device&, const Dy& dy, const X& x, const Weight& weight,
+                                        const ScaleWeight& scale_weight, const TaperRmsNormSaved<A>& saved) {
+  detail::require_cpu_device<Device>();
+  const auto sums = detail::taper_gate_sums<false>("taper_gate_gradients", dy, x, weight, scale_weight, saved);
+  return {sums[0], sums[1]};
+}
+/// The same of the LayerNorm variant.
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A>
+TaperGateGradients taper_gate_gradients(const Device&, const Dy& dy, const X& x, const Weight& weight,
+                                        const ScaleWeight& scale_weight, const TaperLayerNormSaved<A>& saved) {
+  detail::require_cpu_device<Device>();
+  const auto sums = detail::taper_gate_sums<true>("taper_gate_gradients", dy, x, weight, scale_weight, saved);
+  return {sums[0], sums[1]};
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel
