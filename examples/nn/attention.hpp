@@ -11,6 +11,9 @@ namespace nn {
 
 /// Causal self-attention of several heads with rotary positions: a token looks at itself and at those before it in its
 /// sequence of `context` tokens. x and y are (batch * context, width); width = heads * head_width, head_width even.
+///
+/// After start_decoding(sequences) each forward takes the next tokens of all sequences, the same number of each, and
+/// keeps their keys and values for those that follow. No backward then.
 template <class T>
 class CausalSelfAttention {
  public:
@@ -24,8 +27,17 @@ class CausalSelfAttention {
         in_(width, 3 * width),
         out_(width, width) {}
 
+  void start_decoding(Index sequences) {
+    sequences_ = sequences;
+    position_ = 0;
+    keys_.resize(sequences * heads_ * context_, head_width_);    // (sequences * heads * context, head_width)
+    values_.resize(sequences * heads_ * context_, head_width_);  // (sequences * heads * context, head_width)
+  }
+  void stop_decoding() { sequences_ = 0; }
+
   template <class Device>
   void forward(const Device& device, const Input<T>& x, Output<T> y) {
+    if (sequences_ > 0) return decode(device, x, y);
     const Index heads = x.rows() / context_ * heads_;
     qkv_.resize(x.rows(), 3 * width_);                  // (tokens, 3 * width): queries, keys, values
     attended_.resize(x.rows(), width_);                 // (tokens, width)
@@ -75,19 +87,53 @@ class CausalSelfAttention {
     out_.initialize_residual(layers, ek::RandomStream(seed, name + ".out.weight"));
   }
 
+  Linear<T>& projection() { return in_; }  // of queries, keys and values at once, the first layer that reads x
+
  private:
-  // The columns of one head in the rows of its sequence; head counts through all sequences.
-  auto part(Matrix<T>& m, Index head, Index which) const {
-    return m.block(head / heads_ * context_, which * width_ + head % heads_ * head_width_, context_, head_width_);
+  template <class Device>
+  void decode(const Device& device, const Input<T>& x, Output<T> y) {
+    const Index count = x.rows() / sequences_, seen = position_ + count;
+    qkv_.resize(x.rows(), 3 * width_);   // (sequences * count, 3 * width)
+    attended_.resize(x.rows(), width_);  // (sequences * count, width)
+    probabilities_.resize(sequences_ * heads_ * count, context_);
+    in_.forward(device, x, qkv_);
+    for_each_block(device, sequences_ * heads_, [&](Index head) {
+      auto q = part(qkv_, head, 0, count), k = part(qkv_, head, 1, count);  // (count, head_width)
+      rotary_.rotate(q, position_);
+      rotary_.rotate(k, position_);
+      auto keys = keys_.middleRows(head * context_, seen), values = values_.middleRows(head * context_, seen);
+      keys.bottomRows(count) = k;
+      values.bottomRows(count) = part(qkv_, head, 2, count);
+      auto p = probabilities_.block(head * count, 0, count, seen);  // (count, seen)
+      auto attended = part(attended_, head, 0, count);              // (count, head_width)
+      if (count == 1) {
+        p.row(0).noalias() = q.row(0) * keys.transpose();
+        causal_softmax(p, position_);
+        attended.row(0).noalias() = p.row(0) * values;
+      } else {
+        p.noalias() = q * keys.transpose();
+        causal_softmax(p, position_);
+        attended.noalias() = p * values;
+      }
+    });
+    position_ = seen;
+    out_.forward(device, attended_, y);
   }
 
-  // Scores in, probabilities out; zeros where a key comes after its query.
-  void causal_softmax(Output<T> p) const {
-    for (Index i = 0; i < context_; ++i) {
-      auto row = p.row(i).head(i + 1).array();
+  // The columns of one head in the rows of its sequence; head counts through all sequences.
+  auto part(Matrix<T>& m, Index head, Index which, Index tokens) const {
+    return m.block(head / heads_ * tokens, which * width_ + head % heads_ * head_width_, tokens, head_width_);
+  }
+  auto part(Matrix<T>& m, Index head, Index which) const { return part(m, head, which, context_); }
+
+  // Scores in, probabilities out; zeros where a key comes after its query. The first query comes after `before` keys.
+  void causal_softmax(Output<T> p, Index before = 0) const {
+    for (Index i = 0; i < p.rows(); ++i) {
+      const Index seen = before + i + 1;
+      auto row = p.row(i).head(seen).array();
       row = (scale_ * (row - row.maxCoeff())).exp();
       row *= T(1) / row.sum();
-      p.row(i).tail(context_ - i - 1).setZero();
+      p.row(i).tail(p.cols() - seen).setZero();
     }
   }
 
@@ -104,6 +150,8 @@ class CausalSelfAttention {
   RotaryPositions<T> rotary_;
   Linear<T> in_, out_;
   Matrix<T> qkv_, attended_, probabilities_, dqkv_, dattended_;
+  Index sequences_ = 0, position_ = 0;  // while decoding
+  Matrix<T> keys_, values_;
 };
 
 }  // namespace nn

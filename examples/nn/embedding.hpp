@@ -3,6 +3,7 @@
 #include "nn/linear.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace nn {
@@ -32,7 +33,13 @@ class TiedEmbedding {
   /// logits (tokens, vocabulary) of the last hidden states
   template <class Device>
   void head_forward(const Device& device, const Input<T>& hidden, Output<T> logits) {
-    table_.forward(device, hidden, logits);
+    (head_ ? *head_ : table_).forward(device, hidden, logits);
+  }
+
+  /// A head of its own from now on, the table's values at first; for inference.
+  Linear<T>& untie() {
+    if (!head_) head_.emplace(table_);
+    return *head_;
   }
 
   template <class Device>
@@ -50,6 +57,7 @@ class TiedEmbedding {
  private:
   T scale_;
   Linear<T> table_;
+  std::optional<Linear<T>> head_;
 };
 
 }  // namespace nn

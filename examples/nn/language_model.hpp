@@ -2,6 +2,8 @@
 
 #include "nn/attention.hpp"
 #include "nn/embedding.hpp"
+#include "nn/fold.hpp"
+#include "nn/language_model_shape.hpp"
 #include "nn/residual.hpp"
 #include "nn/swiglu.hpp"
 #include "nn/timed_norm.hpp"
@@ -14,18 +16,6 @@
 
 namespace nn {
 
-struct LanguageModelShape {
-  Index vocabulary = 256;
-  Index depth = 4;
-  Index width = 128;
-  Index heads = 4;
-  Index context = 128;
-  Placement placement = Placement::pre;
-
-  /// 8/3 of the width makes SwiGLU's three matrices as large as the two of a feed forward of 4 times the width.
-  Index hidden() const { return (8 * width / 3 + 15) / 16 * 16; }
-};
-
 /// A causal transformer over bytes: embedding, `depth` times (attention, SwiGLU) on residual branches with Norm, tied
 /// head. Pre-norm and ReZero close with a norm of the stream, which nothing has bounded so far; post-norm's stream is
 /// normalized. ReZero without it learns as fast, but a rare byte (Q) gave logits of 80000 (default run, 900 steps,
@@ -34,14 +24,20 @@ template <class T, class Norm>
 class LanguageModel {
  public:
   explicit LanguageModel(const LanguageModelShape& shape)
+      : LanguageModel(shape, [&](bool) { return Norm(shape.width); }) {}
+
+  /// make_norm(last) makes each norm; `last` for the one before the head.
+  template <class MakeNorm>
+  LanguageModel(const LanguageModelShape& shape, const MakeNorm& make_norm)
       : shape_(shape),
         embedding_(shape.vocabulary, shape.width, embedding_scale(shape)),
-        final_norm_(norm_stopwatch_, Norm(shape.width)),
+        final_norm_(norm_stopwatch_, make_norm(true)),
         stream_(std::size_t(2 * shape.depth + 1)) {
+    const auto timed = [&] { return TimedNorm<Norm>(norm_stopwatch_, make_norm(false)); };
     for (Index i = 0; i < shape.depth; ++i) {
-      attention_.emplace_back(shape.placement, make_norm(),
+      attention_.emplace_back(shape.placement, timed(),
                               CausalSelfAttention<T>(shape.width, shape.heads, shape.context));
-      feed_forward_.emplace_back(shape.placement, make_norm(), SwiGlu<T>(shape.width, shape.hidden()));
+      feed_forward_.emplace_back(shape.placement, timed(), SwiGlu<T>(shape.width, shape.hidden()));
     }
   }
   // The norms point to the stopwatch.
@@ -58,6 +54,14 @@ class LanguageModel {
     }
   }
 
+  /// From now on forward takes the next tokens of `sequences` texts, the same number of each, from position 0.
+  void start_decoding(Index sequences) {
+    for (auto& block : attention_) block.sublayer().start_decoding(sequences);
+  }
+  void stop_decoding() {
+    for (auto& block : attention_) block.sublayer().stop_decoding();
+  }
+
   /// tokens (batch * context); returns the logits (tokens, vocabulary) of each next token.
   template <class Device>
   const Matrix<T>& forward(const Device& device, Tokens tokens) {
@@ -69,7 +73,7 @@ class LanguageModel {
       attention_[i].forward(device, stream_[2 * i], stream_[2 * i + 1]);
       feed_forward_[i].forward(device, stream_[2 * i + 1], stream_[2 * i + 2]);
     }
-    if (has_final_norm()) {
+    if (has_final_norm_) {
       normalized_.resize(rows, shape_.width);  // (tokens, width)
       final_norm_.forward(device, stream_.back(), normalized_);
     }
@@ -78,16 +82,18 @@ class LanguageModel {
   }
 
   /// After forward with the same tokens: adds the gradients of dlogits (tokens, vocabulary) to the parameters'
-  /// gradients.
-  template <class Device>
-  void backward(const Device& device, Tokens tokens, const Matrix<T>& dlogits) {
+  /// gradients. at_stream(h, dh) may add to the gradient dh of the stream h that leaves the last block, both
+  /// (tokens, width).
+  template <class Device, class AtStream>
+  void backward(const Device& device, Tokens tokens, const Matrix<T>& dlogits, const AtStream& at_stream) {
     dy_.resize(Index(tokens.size()), shape_.width);  // (tokens, width)
     dx_.resize(Index(tokens.size()), shape_.width);  // (tokens, width)
     embedding_.head_backward(device, dlogits, hidden(), dx_);
-    if (has_final_norm()) {
+    if (has_final_norm_) {
       dx_.swap(dy_);
       final_norm_.backward(device, dy_, stream_.back(), dx_);
     }
+    at_stream(std::as_const(stream_.back()), dx_);
     for (std::size_t i = attention_.size(); i-- > 0;) {
       dx_.swap(dy_);
       feed_forward_[i].backward(device, dy_, stream_[2 * i + 1], dx_);
@@ -97,6 +103,33 @@ class LanguageModel {
     embedding_.backward(dx_, tokens);
   }
 
+  template <class Device>
+  void backward(const Device& device, Tokens tokens, const Matrix<T>& dlogits) {
+    backward(device, tokens, dlogits, [](const Matrix<T>&, Matrix<T>&) {});
+  }
+
+  /// Moves what the tapered norms still do into the layers after them, and leaves the norms out: for inference. Each
+  /// must be a fixed map by now, but for the last norm, which stays where it is not.
+  void fold_norms() {
+    for (std::size_t i = 0; i < attention_.size(); ++i) {
+      attention_[i].fold_norm();
+      feed_forward_[i].fold_norm();
+    }
+    if (is_fixed_map(final_norm_.norm())) {
+      fold_into(final_norm_.norm(), embedding_.untie());
+      has_final_norm_ = false;
+    }
+  }
+
+  template <class F>
+  void for_each_norm(F&& f) {
+    for (std::size_t i = 0; i < attention_.size(); ++i) {
+      f(attention_[i].norm());
+      f(feed_forward_[i].norm());
+    }
+    f(final_norm_.norm());
+  }
+
   template <class F>
   void for_each_parameter(F&& f) {
     embedding_.for_each_parameter(f);
@@ -104,7 +137,7 @@ class LanguageModel {
       attention_[i].for_each_parameter(f);
       feed_forward_[i].for_each_parameter(f);
     }
-    if (has_final_norm()) final_norm_.for_each_parameter(f);
+    if (has_final_norm_) final_norm_.for_each_parameter(f);
   }
 
   std::vector<ek::ParameterRef<T>> parameters() {
@@ -117,14 +150,12 @@ class LanguageModel {
   double norm_seconds() const { return norm_stopwatch_.seconds(); }
 
  private:
-  TimedNorm<Norm> make_norm() { return {norm_stopwatch_, Norm(shape_.width)}; }
   // As in Vaswani et al., Attention Is All You Need, 2017, section 3.4. ReZero's validation loss after 600 steps was
   // 1.86 with it and 2.00 without; pre-norm's after 240 steps 1.975 and 1.916 (default run, 2026-11-29).
   static T embedding_scale(const LanguageModelShape& shape) {
     return shape.placement == Placement::rezero ? std::sqrt(T(shape.width)) : T(1);
   }
-  bool has_final_norm() const { return shape_.placement != Placement::post; }
-  const Matrix<T>& hidden() const { return has_final_norm() ? normalized_ : stream_.back(); }
+  const Matrix<T>& hidden() const { return has_final_norm_ ? normalized_ : stream_.back(); }
 
   LanguageModelShape shape_;
   Stopwatch norm_stopwatch_;
@@ -132,6 +163,7 @@ class LanguageModel {
   std::vector<Residual<T, TimedNorm<Norm>, CausalSelfAttention<T>>> attention_;
   std::vector<Residual<T, TimedNorm<Norm>, SwiGlu<T>>> feed_forward_;
   TimedNorm<Norm> final_norm_;
+  bool has_final_norm_ = shape_.placement != Placement::post;
   std::vector<Matrix<T>> stream_;  // what enters each sublayer, and what leaves the last
   Matrix<T> normalized_, logits_, dy_, dx_;
 };

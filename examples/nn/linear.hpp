@@ -8,7 +8,7 @@
 
 namespace nn {
 
-/// y = x W^T without a bias, W (outputs, inputs) as in torch.
+/// y = x W^T, W (outputs, inputs) as in torch. A bias, for inference alone, comes with the first call of bias().
 template <class T>
 class Linear {
  public:
@@ -17,7 +17,12 @@ class Linear {
   template <class Device>
   void forward(const Device& device, const Input<T>& x, Output<T> y) {
     for_each_token_block(device, x.rows(), [&](Index begin, Index count) {
-      y.middleRows(begin, count).noalias() = x.middleRows(begin, count) * weight().transpose();
+      auto out = y.middleRows(begin, count);
+      if (count <= 8)  // a product of matrices would pack all weights for so few rows
+        for (Index i = 0; i < count; ++i) out.row(i).noalias() = x.row(begin + i) * weight().transpose();
+      else
+        out.noalias() = x.middleRows(begin, count) * weight().transpose();
+      if (bias_.size() > 0) out.rowwise() += bias_;
     });
   }
 
@@ -50,12 +55,17 @@ class Linear {
 
   Eigen::Map<Matrix<T>> weight() { return {weight_.value(), outputs_, inputs_}; }
   Eigen::Map<Matrix<T>> gradient() { return {weight_.gradient(), outputs_, inputs_}; }
+  Eigen::Matrix<T, 1, Eigen::Dynamic>& bias() {
+    if (bias_.size() == 0) bias_.setZero(outputs_);
+    return bias_;  // (outputs)
+  }
   Index inputs() const { return inputs_; }
   Index outputs() const { return outputs_; }
 
  private:
   Index inputs_, outputs_;
   ek::Parameter<T> weight_;
+  Eigen::Matrix<T, 1, Eigen::Dynamic> bias_;  // (outputs), or empty
 };
 
 }  // namespace nn

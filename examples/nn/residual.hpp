@@ -2,24 +2,38 @@
 
 #include "evenkeel/residual/post_norm.hpp"
 #include "evenkeel/residual/pre_norm.hpp"
+#include "evenkeel/residual/residual_sum.hpp"
 #include "evenkeel/residual/rezero.hpp"
+#include "nn/fold.hpp"
+#include "nn/language_model_shape.hpp"
 #include "nn/matrix.hpp"
 
-#include <optional>
-#include <string_view>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
 namespace nn {
 
-enum class Placement { pre, post, rezero };
+/// y = x + f(x), for inference: what is left of a pre-norm block whose norm has been folded into f.
+template <class T, class Sublayer>
+struct FoldedBlock {
+  template <class Device>
+  void forward(const Device& device, const Matrix<T>& x, Matrix<T>& y) {
+    sublayer.forward(device, x, y);
+    ek::residual_sum(device, x, y, y);
+  }
+  template <class Device>
+  void backward(const Device&, const Matrix<T>&, const Matrix<T>&, Matrix<T>&) {
+    throw std::logic_error("FoldedBlock::backward: a folded block is for inference");
+  }
+  template <class F>
+  void for_each_parameter(F&& f) {
+    sublayer.for_each_parameter(f);
+  }
 
-inline std::optional<Placement> placement_from(std::string_view name) {
-  if (name == "pre") return Placement::pre;
-  if (name == "post") return Placement::post;
-  if (name == "rezero") return Placement::rezero;
-  return std::nullopt;
-}
+  Sublayer sublayer;
+};
 
 /// A sublayer on its residual branch, the placement chosen at run time.
 template <class T, class Norm, class Sublayer>
@@ -43,25 +57,34 @@ class Residual {
     std::visit([&](auto& block) { block.for_each_parameter(f); }, block_);
   }
 
+  auto& norm() { return std::get<Pre>(block_).norm.norm(); }
+
+  /// Leaves out the norm, once what it does is in the sublayer's first layer.
+  void fold_norm() {
+    Pre& pre = std::get<Pre>(block_);
+    fold_into(pre.norm.norm(), pre.sublayer.projection());
+    block_ = Folded{Sublayer(std::move(pre.sublayer))};
+  }
+
   Sublayer& sublayer() {
     return std::visit([](auto& block) -> Sublayer& { return block.sublayer; }, block_);
   }
 
  private:
+  static constexpr bool tapers = requires(Norm & norm) { norm.norm().linear_map(); };
   using Pre = ek::PreNorm<Norm, Sublayer>;
   using Post = ek::PostNorm<Norm, Sublayer>;
   using Zero = ek::ReZero<T, Sublayer>;
-  using Block = std::variant<Pre, Post, Zero>;
+  using Folded = FoldedBlock<T, Sublayer>;
+  // Norms that can be removed are for pre-norm.
+  using Block = std::conditional_t<is_removable_norm<Norm>, std::variant<Pre, Folded>, std::variant<Pre, Post, Zero>>;
 
   static Block make(Placement placement, Norm norm, Sublayer sublayer) {
-    switch (placement) {
-      case Placement::pre:
-        return Pre(std::move(norm), std::move(sublayer));
-      case Placement::post:
-        return Post(std::move(norm), std::move(sublayer));
-      default:
-        return Zero(std::move(sublayer));
+    if constexpr (!is_removable_norm<Norm>) {
+      if (placement == Placement::post) return Post(std::move(norm), std::move(sublayer));
+      if (placement == Placement::rezero) return Zero(std::move(sublayer));
     }
+    return Pre(std::move(norm), std::move(sublayer));
   }
 
   Block block_;

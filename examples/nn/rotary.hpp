@@ -24,20 +24,20 @@ class RotaryPositions {
     }
   }
 
-  /// x (context, head_width), in place
-  void rotate(Output<T> x) const { turn(x, T(1)); }
+  /// x (tokens, head_width), in place; its first row is the token at position `start`.
+  void rotate(Output<T> x, Index start = 0) const { turn(x, start, T(1)); }
 
   /// The gradient of a rotation is the rotation back.
-  void rotate_back(Output<T> dx) const { turn(dx, T(-1)); }
+  void rotate_back(Output<T> dx) const { turn(dx, 0, T(-1)); }
 
  private:
-  void turn(Output<T>& x, T direction) const {
+  void turn(Output<T>& x, Index start, T direction) const {
     const Index half = cosine_.cols();
-    for (Index position = 0; position < x.rows(); ++position) {
-      T* first = &x(position, 0);
+    for (Index row = 0; row < x.rows(); ++row) {
+      T* first = &x(row, 0);
       T* second = first + half;
-      const T* cosine = &cosine_(position, 0);
-      const T* sine = &sine_(position, 0);
+      const T* cosine = &cosine_(start + row, 0);
+      const T* sine = &sine_(start + row, 0);
       for (Index j = 0; j < half; ++j) {
         const T a = first[j], b = second[j], s = direction * sine[j];
         first[j] = a * cosine[j] - b * s;

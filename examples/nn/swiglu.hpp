@@ -57,6 +57,8 @@ class SwiGlu {
     out_.initialize_residual(layers, ek::RandomStream(seed, name + ".out.weight"));
   }
 
+  Linear<T>& projection() { return in_; }  // of gate and up at once, the first layer that reads x
+
  private:
   Index hidden_;
   Linear<T> in_, out_;

@@ -48,6 +48,10 @@ class TimedNorm {
   void for_each_parameter(F&& f) {
     norm_.for_each_parameter(f);
   }
+  Norm& norm() { return norm_; }
+  /// For norms that have them.
+  auto linear_map() const requires requires(const Norm& norm) { norm.linear_map(); }
+  { return norm_.linear_map(); }
 
  private:
   Stopwatch* stopwatch_;

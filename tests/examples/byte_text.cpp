@@ -1,6 +1,6 @@
 #include "nn/byte_text.hpp"
 
-#include "nn/sample.hpp"
+#include "nn/generate.hpp"
 #include "support/catch.hpp"
 
 #include <algorithm>

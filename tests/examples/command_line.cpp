@@ -106,7 +106,14 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
       {text + "--sample-length -1", "--sample-length"},
       {text + "--steps many", "--steps"},
       {text + "--steps", "--steps"},
-      {text + "--norm batch", "--norm must be rms or layer"},
+      {text + "--norm batch", "--norm must be rms, layer or taper"},
+      {text + "--taper none", "--taper must be internal or all"},
+      {text + "--variant batch", "--variant must be rms or layer"},
+      {text + "--norm taper --placement post", "--norm taper is for --placement pre"},
+      {text + "--fold", "--fold needs --norm taper"},
+      {text + "--anchor -1", "--anchor must not be negative"},
+      {text + "--taper-start 0.5 --taper-end 0.5", "--taper-start and --taper-end"},
+      {text + tiny + "--resume '" + folder / "missing" + "'", "missing: cannot be read"},
       {text + "--placement middle", "--placement must be pre, post or rezero"},
   };
   for (const Mistake& mistake : mistakes) {
@@ -134,6 +141,23 @@ TEST_CASE("examples: a curve that cannot be written is an error before training"
     CHECK_THAT(outcome.err, support::contains_text(curve));
   }
   CHECK(fs::is_character_file("/dev/null"));
+}
+
+TEST_CASE("examples: a tapered training can be interrupted and folded", "[examples]") {
+  const Folder folder;
+  const std::string arguments =
+      tiny + "--steps 20 --norm taper --taper all --variant layer --data '" + folder.write("text", some_text()) + "' ";
+  const std::string state = "'" + folder / "state" + "'";
+  const Outcome whole = run(folder, arguments + "--save " + state);
+  REQUIRE(whole.status == 0);
+  const std::string result = last_line(whole.out);
+  CHECK_THAT(result, support::contains_text(" norm=taper taper=all variant=layer anchor=0.1 "));
+  // Nothing is left to train: what was saved is measured, and written with.
+  const Outcome resumed = run(folder, arguments + "--resume " + state);
+  const Outcome folded = run(folder, arguments + "--fold --resume " + state);
+  CHECK(resumed.status == 0);
+  CHECK(folded.status == 0);
+  CHECK(value_of(last_line(folded.out), "steps") == "20");
 }
 
 TEST_CASE("examples: the trainer's last line, curve and silence", "[examples]") {

@@ -4,7 +4,7 @@
 #include "evenkeel/norms/rms_norm.hpp"
 #include "nn/adamw.hpp"
 #include "nn/cross_entropy.hpp"
-#include "nn/sample.hpp"
+#include "nn/generate.hpp"
 #include "support/catch.hpp"
 #include "support/data.hpp"
 #include "support/devices.hpp"
@@ -155,8 +155,8 @@ TEST_CASE("examples: an untrained model knows nothing, and learns a repeated tex
     CHECK(first == Approx(std::log(256.0)).epsilon(0.05));
     CHECK(loss < 0.2);  // 0.17 is the price of the first bytes, which nothing foretells
     if (placement == Placement::pre) {
-      const std::string continued = nn::sample(model, pool.device(), "on an ev", 8, 0.1, 1);
-      CHECK(continued == "en keel.");
+      const auto continued = nn::generate(model, pool.device(), {"on an ev"}, {.length = 8, .temperature = 0.1});
+      CHECK(continued.texts.front() == "en keel.");
     }
   }
 }
