@@ -21,6 +21,7 @@ struct SavedCall {
   bool in_place = false;
   bool has_bias = false;
   bool for_output = false;  // a backward from y may follow
+  double scale = 1;         // of the output
 };
 
 /// Statistics of rows, `Fields` numbers a row, and scratch, in one storage. Grows and never shrinks.

@@ -30,8 +30,6 @@ const std::set<std::string>& waiting() {
       "gpt2_init, fixup_init",
       "mup_init and multipliers",
       "deepnorm constants",
-      "layer_scale.forward / backward",
-      "layer_scale / rezero / skipinit / norm parameters",
   };
   return ops;
 }

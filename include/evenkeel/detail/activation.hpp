@@ -29,19 +29,24 @@ void require_apart(const char* function, const X& x, const Y& y) {
 }
 
 /// Memory for one activation; grows and never shrinks.
-template <class T>
+template <class T, class Storage = HostStorage>
 class Activation {
  public:
   /// A map of it in x's shape. The content is that of the last call for the same shape.
   template <class X>
   auto like(const X& x) {
     static_assert(std::is_same_v<scalar_t<X>, T>, "evenkeel: a block takes the scalar that it was made for");
-    memory_.reserve(static_cast<Index>(x.size()));
+    memory_.ensure(static_cast<Index>(x.size()));
     return MapLike<X>::make(memory_.data(), x);
+  }
+  /// Makes room for an activation of x's shape.
+  template <class X>
+  void reserve(const X& x) {
+    memory_.reserve(static_cast<Index>(x.size()));
   }
 
  private:
-  HostBuffer<T> memory_;
+  typename Storage::template Buffer<T> memory_;
 };
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

@@ -93,7 +93,14 @@ EVENKEEL_HD V round_to(const V& a) {
     return Lanes<V>::template round_to<T>(a);
 }
 
-/// a + b where there is a b, else a: optional inputs cost nothing.
+/// a * b where there is a b, else a, and the same of a + b: optional inputs cost nothing.
+EVENKEEL_MATH template <class V, class B>
+EVENKEEL_HD V times(const V& a, const B& b) {
+  if constexpr (is_none_v<B>)
+    return a;
+  else
+    return V(a * b);
+}
 EVENKEEL_MATH template <class V, class B>
 EVENKEEL_HD V plus(const V& a, const B& b) {
   if constexpr (is_none_v<B>)

@@ -72,4 +72,13 @@ class CudaRandom {
 };
 
 }  // namespace EVENKEEL_ISA
+
+namespace detail::inline EVENKEEL_ISA {
+
+template <StreamDevice Device>
+void draw_uniforms(const Device& device, const Uniforms& draws) {
+  CudaRandom(CudaStream(device.stream(), cuda_facts(device)), draws.stream).fill_uniform(draws.data, draws.count);
+}
+
+}  // namespace detail::inline EVENKEEL_ISA
 }  // namespace evenkeel

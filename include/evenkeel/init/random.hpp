@@ -141,4 +141,15 @@ class RandomStream {
   std::uint64_t first_ = 0;
 };
 
+namespace detail {
+
+/// Memory of a device to fill with the uniforms of a stream; draw_uniforms(device, Uniforms) does it, found by this
+/// type.
+struct Uniforms {
+  RandomStream stream;
+  float* data;
+  std::ptrdiff_t count;
+};
+
+}  // namespace detail
 }  // namespace evenkeel

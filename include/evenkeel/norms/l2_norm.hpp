@@ -178,7 +178,8 @@ struct L2Layer {
   using Saved = L2NormSaved<A, Storage>;
   using Math = L2;
   static constexpr const char *forward = "L2Norm::forward", *backward = "L2Norm::backward",
-                              *add_forward = "L2Norm::add_forward", *add_backward = "L2Norm::add_backward";
+                              *add_forward = "L2Norm::add_forward", *add_backward = "L2Norm::add_backward",
+                              *forward_add = "L2Norm::forward_add";
   static constexpr Affine affine = Affine::weight;
 };
 

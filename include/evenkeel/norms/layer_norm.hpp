@@ -58,7 +58,8 @@ struct LayerNormLayer {
   using Saved = LayerNormSaved<A, Storage>;
   using Math = Standardize;
   static constexpr const char *forward = "LayerNorm::forward", *backward = "LayerNorm::backward",
-                              *add_forward = "LayerNorm::add_forward", *add_backward = "LayerNorm::add_backward";
+                              *add_forward = "LayerNorm::add_forward", *add_backward = "LayerNorm::add_backward",
+                              *forward_add = "LayerNorm::forward_add";
   static constexpr Affine affine = Affine::weight_and_bias;
 };
 
@@ -91,6 +92,26 @@ void add_layer_norm(const Device& device, const X& x, const Residual& residual, 
                                         options);
 }
 
+/// The same with sum = x + residual_scale * residual: DeepNorm, where residual is the stream and x the branch.
+template <class Device, class X, class Residual, class Weight, class Bias, class Sum, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, LayerNormSaved, X>
+void add_layer_norm(const Device& device, const X& x, const Residual& residual, double residual_scale,
+                    const Weight& weight, const Bias& bias, Sum&& sum, Y&& y, Saved&& saved,
+                    const LayerNormOptions& options = {}) {
+  detail::row_norm<detail::Standardize>("add_layer_norm", device, x, detail::Scaled<Residual>{residual, residual_scale},
+                                        none, weight, bias, sum, y, saved, options);
+}
+
+/// The norm and its residual sum in one pass: y = residual + layer_norm(x), rounded once. y may be residual; it may be x,
+/// then no backward is possible. The gradients are layer_norm_backward's, and that of residual is dy.
+template <class Device, class X, class Residual, class Weight, class Bias, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, LayerNormSaved, X>
+void layer_norm_add(const Device& device, const X& x, const Residual& residual, const Weight& weight, const Bias& bias,
+                    Y&& y, Saved&& saved, const LayerNormOptions& options = {}) {
+  detail::row_norm<detail::Standardize>("layer_norm_add", device, x, residual, none, weight, bias, none, y, saved,
+                                        options);
+}
+
 /// The gradients of layer_norm.
 ///
 /// dy, x, dx        the shape of the forward's x; dx may be dy itself
@@ -107,7 +128,7 @@ void layer_norm_backward(const Device& device, const Dy& dy, const X& x, const W
 }
 
 /// The gradients of add_layer_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
-/// residual. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's.
+/// residual, where it has no scale. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's.
 template <class Device, class Dy, class Dsum, class Sum, class Weight, class A, class Storage, class Dx, class Dweight,
           class Dbias>
 void add_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, const Weight& weight,

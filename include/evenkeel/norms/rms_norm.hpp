@@ -183,7 +183,8 @@ struct RmsLayer {
   using Saved = RmsNormSaved<A, Storage>;
   using Math = Rms;
   static constexpr const char *forward = "RmsNorm::forward", *backward = "RmsNorm::backward",
-                              *add_forward = "RmsNorm::add_forward", *add_backward = "RmsNorm::add_backward";
+                              *add_forward = "RmsNorm::add_forward", *add_backward = "RmsNorm::add_backward",
+                              *forward_add = "RmsNorm::forward_add";
   static constexpr Affine affine = Affine::weight;
 };
 
@@ -223,6 +224,24 @@ void add_rms_norm(const Device& device, const X& x, const Residual& residual, co
   detail::row_norm<detail::Rms>("add_rms_norm", device, x, residual, none, weight, none, sum, y, saved, options);
 }
 
+/// The same with sum = x + residual_scale * residual: DeepNorm, where residual is the stream and x the branch.
+template <class Device, class X, class Residual, class Weight, class Sum, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, RmsNormSaved, X>
+void add_rms_norm(const Device& device, const X& x, const Residual& residual, double residual_scale,
+                  const Weight& weight, Sum&& sum, Y&& y, Saved&& saved, const RmsNormOptions& options = {}) {
+  detail::row_norm<detail::Rms>("add_rms_norm", device, x, detail::Scaled<Residual>{residual, residual_scale}, none,
+                                weight, none, sum, y, saved, options);
+}
+
+/// The norm and its residual sum in one pass: y = residual + rms_norm(x), rounded once. y may be residual; it may be x,
+/// then no backward is possible. The gradients are rms_norm_backward's, and that of residual is dy.
+template <class Device, class X, class Residual, class Weight, class Y, class Saved>
+  requires detail::SavedOrNone<Saved, RmsNormSaved, X>
+void rms_norm_add(const Device& device, const X& x, const Residual& residual, const Weight& weight, Y&& y,
+                  Saved&& saved, const RmsNormOptions& options = {}) {
+  detail::row_norm<detail::Rms>("rms_norm_add", device, x, residual, none, weight, none, none, y, saved, options);
+}
+
 /// The gradients of rms_norm.
 ///
 /// dy, x, dx        the shape of the forward's x; dx may be dy itself
@@ -249,7 +268,7 @@ void rms_norm_backward(const Device& device, const Dy& dy, const X& x, const Wei
 }
 
 /// The gradients of add_rms_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
-/// residual. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's.
+/// residual, where it has no scale. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's.
 template <class Device, class Dy, class Dsum, class Sum, class Weight, class A, class Storage, class Dx, class Dweight>
 void add_rms_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, const Weight& weight,
                            RmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,

@@ -6,6 +6,7 @@
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/masked_math.hpp"
 #include "evenkeel/detail/row_pass_cpu.hpp"
+#include "evenkeel/detail/scaled_math.hpp"
 #include "evenkeel/parameter.hpp"
 #include "evenkeel/saved.hpp"
 
@@ -30,6 +31,26 @@ concept SavedOrNone = is_none_v<S> || is_saved<std::remove_cvref_t<S>, Saved, ac
 /// The rounding order of a backward, which has none of its own: its code need not exist twice.
 struct RoundOnce {};
 
+/// Whether the options of a norm have a factor for its output.
+template <class Options>
+concept ScaledOptions = requires(const Options& options) {
+  options.scale;
+};
+
+template <class Options>
+double scale_of(const Options& options) {
+  if constexpr (ScaledOptions<Options>)
+    return options.scale;
+  else
+    return 1;
+}
+
+/// The math of norm(x + factor * residual).
+template <class T, class Math, class Factor>
+AddMath<Math, T, Factor> add_math(const Math& math, Factor factor) {
+  return {{math}, factor};
+}
+
 /// Calls f(affine, weight) with the AffineMath that the options name, and the weight as the device's driver takes it. The
 /// rounding order, a Rounding or RoundOnce, matters only where data, of type T, are rounded at all.
 template <class Device, class T, class W, class Order, class F>
@@ -50,6 +71,29 @@ void with_affine(const W& weight, bool unit_offset, [[maybe_unused]] Order round
     if (unit_offset) return with_rounding(std::true_type{}, weight);
     with_rounding(std::false_type{}, weight);
   }
+}
+
+/// A residual that enters the sum times a factor.
+template <class Residual>
+struct Scaled {
+  const Residual& tensor;
+  double factor;
+};
+template <class R>
+const R& tensor_of(const R& residual) {
+  return residual;
+}
+template <class R>
+const R& tensor_of(const Scaled<R>& residual) {
+  return residual.tensor;
+}
+template <class A, class R>
+None factor_of(const R&) {
+  return none;
+}
+template <class A, class R>
+A factor_of(const Scaled<R>& residual) {
+  return static_cast<A>(residual.factor);
 }
 
 inline namespace EVENKEEL_ISA {
@@ -84,7 +128,8 @@ void keep_features(Saved& saved, const Rows<T>& x, const RowGrid& grid, const W&
   }
 }
 
-/// Forward of the norm whose math is Norm::Forward, of x, of what a mask leaves of x, or of sum = x + residual.
+/// Forward of the norm whose math is Norm::Forward, of x, of what a mask leaves of x, or of sum = x + residual, where
+/// residual may be Scaled. With a residual and no sum the residual is added to the norm of x.
 template <class Norm, class Device, class X, class Residual, class Mask, class Weight, class Bias, class Sum, class Y,
           class Saved, class Options>
 void row_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
@@ -94,13 +139,14 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   using A = accumulator_t<T>;
   RowArguments arguments(function);
   const auto rows = arguments.reference("x", x, options.axis);
-  const auto added = arguments.input("residual", residual);
+  const auto added = arguments.input("residual", tensor_of(residual));
   const auto set = arguments.row_mask("mask", mask);
   const auto w = arguments.parameter("weight", weight);
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
   const RowGrid grid = arguments.grid();
-  constexpr bool has_option = is_none_v<Sum> && !is_none_v<Saved> && requires { options.backward_from_output; };
+  constexpr bool plain = is_none_v<Sum> && is_none_v<Residual>;
+  constexpr bool has_option = plain && !is_none_v<Saved> && requires { options.backward_from_output; };
   constexpr bool keeps = has_option && CpuDevice<Device>;
   if constexpr (has_option && !keeps)
     if (options.backward_from_output)
@@ -119,12 +165,18 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
       else
         return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, options.unit_offset,
                             !is_none_v<Weight>, is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data,
-                            !is_none_v<Bias>, for_output});
+                            !is_none_v<Bias>, for_output, scale_of(options)});
     }();
     if constexpr (keeps)
       if (for_output) keep_features(saved, rows, grid, w, b, options.unit_offset);
     with_affine<Device, T>(w, options.unit_offset, options.rounding, [&](auto affine, const auto& weights) {
-      const typename Norm::template Forward<A, decltype(affine)> math{A(1) / static_cast<A>(grid.length), eps};
+      const typename Norm::template Forward<A, decltype(affine)> unscaled{A(1) / static_cast<A>(grid.length), eps};
+      const auto math = [&] {
+        if constexpr (ScaledOptions<Options>)
+          return ScaledForward<std::remove_const_t<decltype(unscaled)>>{{unscaled}, static_cast<A>(options.scale)};
+        else
+          return unscaled;
+      }();
       const auto pass = [&](const auto& of_call, const auto&... inputs) {
         row_pass(device,
                  RowPass{of_call, grid, std::tuple(rows, inputs...), std::tuple(weights, b), outputs, none, kept});
@@ -132,10 +184,12 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
       using Math = std::remove_const_t<decltype(math)>;
       if constexpr (!is_none_v<Mask>)
         pass(MaskedForward<Math>{{{math}}}, set);
-      else if constexpr (is_none_v<Sum>)
+      else if constexpr (plain)
         pass(math);
+      else if constexpr (is_none_v<Sum>)
+        pass(NormAddMath<Math>{{math}}, added);
       else
-        pass(AddMath<Math, driver_scalar_t<Device, scalar_t<Sum>>>{{math}}, added);
+        pass(add_math<driver_scalar_t<Device, scalar_t<Sum>>>(math, factor_of<A>(residual)), added);
     });
     if constexpr (keeps)
       if (for_output) saved.standardize_kept();
@@ -148,9 +202,10 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   }
 }
 
-/// Backward of the norm whose math is Norm::Backward. `x_name` is what the public function calls its x.
-template <class Norm, class Device, class Dy, class Dsum, class X, class Mask, class Weight, class Saved, class Dx,
-          class Dweight, class Dbias>
+/// Backward of the norm whose math is Norm::Backward. `x_name` is what the public function calls its x. IsScaled: its
+/// forward had ScaledOptions.
+template <class Norm, bool IsScaled = false, class Device, class Dy, class Dsum, class X, class Mask, class Weight,
+          class Saved, class Dx, class Dweight, class Dbias>
 void row_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                        const X& x, const Mask& mask, const Weight& weight, Saved& saved, Dx& dx, Dweight& dweight,
                        Dbias& dbias, GradientMode mode) {
@@ -185,10 +240,13 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
                               std::tuple(dx_rows), known},
                       scratch);
     };
-    if constexpr (is_none_v<Mask>)
-      pass(math, dsum_rows);
+    using Math = std::remove_const_t<decltype(math)>;
+    if constexpr (!is_none_v<Mask>)
+      pass(MaskedBackward<Math>{{{math}}}, set);
+    else if constexpr (IsScaled)
+      pass(ScaledBackward<Math>{{math}, static_cast<A>(saved.call.scale)}, dsum_rows);
     else
-      pass(MaskedBackward<std::remove_const_t<decltype(math)>>{{{math}}}, set);
+      pass(math, dsum_rows);
   });
   put_gradients(device, scratch, sums, grid.length, mode, dw, db);
 }
@@ -219,10 +277,7 @@ class RowNormLayer {
   /// y = norm(x). y may be x, then no backward is possible.
   template <class Device, class X, class Y>
   void forward(const Device& device, const X& x, Y&& y) {
-    check_features(Traits::forward, x);
-    with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
-      detail::row_norm<typename Traits::Math>(Traits::forward, device, x, none, none, w, b, none, y, saved, options_);
-    });
+    forward_of(Traits::forward, device, x, none, none, y);
   }
 
   /// dx is written, the gradients of weight and bias are accumulated. x is the forward's.
@@ -231,17 +286,27 @@ class RowNormLayer {
     backward_of(Traits::backward, "x", device, dy, none, x, dx, mode);
   }
 
+  /// y = residual + norm(x), in one pass. y may be residual, and x, then no backward is possible. The backward is that
+  /// of forward; the gradient of the residual is dy.
+  template <class Device, class X, class Residual, class Y>
+  void forward_add(const Device& device, const X& x, const Residual& residual, Y&& y) {
+    forward_of(Traits::forward_add, device, x, residual, none, y);
+  }
+
   /// sum = x + residual, y = norm(sum), in one pass.
   template <class Device, class X, class Residual, class Sum, class Y>
   void add_forward(const Device& device, const X& x, const Residual& residual, Sum&& sum, Y&& y) {
-    check_features(Traits::add_forward, x);
-    with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
-      detail::row_norm<typename Traits::Math>(Traits::add_forward, device, x, residual, none, w, b, sum, y, saved,
-                                              options_);
-    });
+    forward_of(Traits::add_forward, device, x, residual, sum, y);
+  }
+  /// The same with sum = x + residual_scale * residual.
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void add_forward(const Device& device, const X& x, const Residual& residual, double residual_scale, Sum&& sum,
+                   Y&& y) {
+    forward_of(Traits::add_forward, device, x, detail::Scaled<Residual>{residual, residual_scale}, sum, y);
   }
 
-  /// dx = (gradient through the norm) + dsum: the gradient of x and of residual alike. dsum may be ek::none.
+  /// dx = (gradient through the norm) + dsum: the gradient of the sum, hence of x, and of residual but for its scale.
+  /// dsum may be ek::none.
   template <class Device, class Dy, class Dsum, class Sum, class Dx>
   void add_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, Dx&& dx,
                     GradientMode mode = GradientMode::accumulate) {
@@ -296,12 +361,19 @@ class RowNormLayer {
       f(w, b, dw, db);
   }
 
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void forward_of(const char* function, const Device& device, const X& x, const Residual& residual, Sum& sum, Y& y) {
+    check_features(function, x);
+    with_parameters([&](const auto& w, const auto& b, const auto&, const auto&) {
+      detail::row_norm<typename Traits::Math>(function, device, x, residual, none, w, b, sum, y, saved, options_);
+    });
+  }
   template <class Device, class Dy, class Dsum, class X, class Dx>
   void backward_of(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                    const X& x, Dx& dx, GradientMode mode) {
     with_parameters([&](const auto& w, const auto&, auto dw, auto db) {
-      detail::row_norm_backward<typename Traits::Math>(function, x_name, device, dy, dsum, x, none, w, saved, dx, dw,
-                                                       db, mode);
+      detail::row_norm_backward<typename Traits::Math, detail::ScaledOptions<Options>>(
+          function, x_name, device, dy, dsum, x, none, w, saved, dx, dw, db, mode);
     });
   }
 

@@ -1,52 +1,60 @@
 /// Post-norm residual block: y = norm(x + f(x)). A. Vaswani et al., "Attention Is All You Need", 2017, section 3.1.
 #pragma once
 
-#include "evenkeel/detail/activation.hpp"
-#include "evenkeel/residual/residual_sum.hpp"
+#include "evenkeel/residual/residual_block.hpp"
 
 #include <utility>
 
 namespace evenkeel::inline EVENKEEL_ISA {
 
-/// Composes a norm layer and a sublayer f, as PreNorm does. The sum and its norm are one pass over the data.
-///
-///     ek::PostNorm block(ek::LayerNorm<float>(width), Attention(width));
-template <class Norm, class Sublayer, class T = typename Norm::Scalar>
-class PostNorm {
- public:
-  PostNorm(Norm block_norm, Sublayer block_sublayer)
-      : norm(std::move(block_norm)), sublayer(std::move(block_sublayer)) {}
-
-  /// y may not be x: the backward needs x.
-  template <class Device, class X, class Y>
-  void forward(const Device& device, const X& x, Y&& y) {
-    detail::require_apart("PostNorm::forward", x, y);
-    auto branch = branch_.like(x);
-    auto sum = sum_.like(x);
-    sublayer.forward(device, x, branch);
-    norm.add_forward(device, x, branch, sum, y);
-  }
-
-  /// dx is written and may be dy, parameter gradients are accumulated. x is the forward's. Once for each forward.
-  template <class Device, class Dy, class X, class Dx>
-  void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx) {
-    auto dsum = branch_.like(x);
-    norm.add_backward(device, dy, none, sum_.like(x), dsum);
-    sublayer.backward(device, dsum, x, dx);
-    residual_sum(device, dsum, dx, dx);
-  }
-
-  template <class F>
-  void for_each_parameter(F&& f) {
-    sublayer.for_each_parameter(f);
-    norm.for_each_parameter(f);
-  }
+/// y = norm(stream_scale * x + f), Scale a double, or None for 1. The sum and its norm are one pass over the data.
+template <class Norm, class Scale = None>
+struct SumNormJoin : Join<typename Norm::Scalar> {
+  static constexpr bool adds_to_stream = false;
 
   Norm norm;
-  Sublayer sublayer;
+  [[no_unique_address]] Scale stream_scale;
 
- private:
-  detail::Activation<T> branch_, sum_;  // (the shape of x); branch_ serves the backward as the gradient of the sum
+  explicit SumNormJoin(Norm join_norm) requires(is_none_v<Scale>) : norm(std::move(join_norm)) {}
+  SumNormJoin(Norm join_norm, Scale scale) : norm(std::move(join_norm)), stream_scale(scale) {}
+
+  template <class Device, class X, class F, class Y>
+  void join(const Device& device, const X& x, F& f, Y& y) {
+    if constexpr (is_none_v<Scale>)
+      norm.add_forward(device, f, x, f, y);  // f becomes the sum, which is what the backward needs
+    else
+      norm.add_forward(device, f, x, stream_scale, f, y);
+  }
+  template <class Device, class Dy, class Sum, class Df>
+  void pull(const Device& device, const Dy& dy, const Sum& sum, Df& df) {
+    norm.add_backward(device, dy, none, sum, df);
+  }
+  template <class Device, class Dy, class Df, class G, class Dx>
+  void merge(const Device& device, const Dy&, const Df& df, const G& g, Dx&& dx) {
+    if constexpr (is_none_v<Scale>)
+      residual_sum(device, g, df, dx);
+    else
+      residual_sum(device, g, df, dx, static_cast<accumulator_t<typename Norm::Scalar>>(stream_scale));
+  }
+  template <class F>
+  void for_each_parameter(F&& f) {
+    norm.for_each_parameter(f);
+  }
+  template <class Device, class X>
+  void reserve_join(const Device& device, const X& x) {
+    detail::reserve_saved(norm, device, x);
+  }
+};
+
+/// Composes a norm layer and a sublayer f, as PreNorm does.
+///
+///     ek::PostNorm block(ek::LayerNorm<float>(width), Attention(width));
+template <class Norm, class Sublayer, class T = typename Norm::Scalar, class Storage = HostStorage>
+class PostNorm : public ResidualBlock<None, SumNormJoin<Norm>, Sublayer, T, Storage> {
+ public:
+  PostNorm(Norm block_norm, Sublayer block_sublayer)
+      : ResidualBlock<None, SumNormJoin<Norm>, Sublayer, T, Storage>(none, SumNormJoin<Norm>(std::move(block_norm)),
+                                                                     std::move(block_sublayer)) {}
 };
 
 }  // namespace evenkeel::inline EVENKEEL_ISA
