@@ -2,12 +2,18 @@
 /// evenkeel/tensor.hpp too.
 #pragma once
 
+#include "evenkeel/clipping.hpp"
 #include "evenkeel/conventions.hpp"
 #include "evenkeel/fold/fold_target.hpp"
 #include "evenkeel/fold/fold_weight_norm.hpp"
 #include "evenkeel/fold/largest_difference.hpp"
 #include "evenkeel/init/initializers.hpp"
+#include "evenkeel/init/orthogonal.hpp"
+#include "evenkeel/init/residual_net_plan.hpp"
+#include "evenkeel/init/sparse.hpp"
 #include "evenkeel/init/torch_random.hpp"
+#include "evenkeel/init/transformer_plan.hpp"
+#include "evenkeel/init/variance_scaling.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/norms/adaptive_layer_norm.hpp"
 #include "evenkeel/norms/batch_norm.hpp"

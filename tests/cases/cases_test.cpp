@@ -24,12 +24,6 @@ const std::set<std::string>& waiting() {
   static const std::set<std::string> ops{
       "sync_batch_norm.forward_train",
       "sync_batch_norm.forward_train / backward_train",
-      "xavier, kaiming, orthogonal, muP initializers",
-      "truncated_normal, variance_scaling",
-      "orthogonal initializer",
-      "gpt2_init, fixup_init",
-      "mup_init and multipliers",
-      "deepnorm constants",
   };
   return ops;
 }

@@ -1,8 +1,13 @@
 #include "cases/table.hpp"
 #include "evenkeel/init/initializers.hpp"
+#include "evenkeel/init/orthogonal.hpp"
+#include "evenkeel/init/residual_net_plan.hpp"
+#include "evenkeel/init/transformer_plan.hpp"
+#include "evenkeel/init/variance_scaling.hpp"
 #include "norms/norm_under_test.hpp"
 
 #include <Eigen/Core>
+#include <unsupported/Eigen/CXX11/Tensor>
 
 #include <algorithm>
 #include <array>
@@ -93,6 +98,9 @@ void check_degenerate_shapes(const Case& c) {
     }
     CHECK(text.find("a fan needs at least two axes") != std::string::npos);
   }
+  const ek::Plan mup = ek::transformer_plan(
+      ek::TransformerRecipe::mup,
+      {.decoder_layers = 1, .width = 8, .heads = 1, .base = ek::BaseInit::xavier, .base_width = 4, .base_heads = 1});
   for (std::size_t i = 0; i < c.size("/inputs/zero_sized"); ++i) {
     const Values extents = c.values("/inputs/zero_sized/" + std::to_string(i));
     const Index rows = Index(extents.at(0)), cols = Index(extents.at(1));
@@ -103,6 +111,8 @@ void check_degenerate_shapes(const Case& c) {
     CHECK_NOTHROW(ek::xavier_normal(weight, fans, stream));
     CHECK_NOTHROW(ek::kaiming_uniform(weight, fans, stream));
     CHECK_NOTHROW(ek::kaiming_normal(weight, fans, stream));
+    CHECK_NOTHROW(ek::orthogonal(weight, stream));
+    CHECK_NOTHROW(mup.initialize(ek::Role::query, weight, fans, stream));
   }
 }
 
@@ -176,6 +186,10 @@ void check_streams(std::uint64_t seed, Index rows, Index cols) {
   check([&](T* data, Index first, Index count) {
     ek::uniform(data, count, -0.1, 0.1, stream.from(std::uint64_t(first)));
   });
+  if constexpr (std::is_same_v<T, float>)
+    check([&](T* data, Index first, Index count) {
+      ek::sigma_truncated_normal(data, count, stream.from(std::uint64_t(first)), {.std = 0.02});
+    });
 
   if constexpr (ek::is_half_v<T>) {
     std::vector<T> rounded(std::size_t(size), T(0));
@@ -199,16 +213,163 @@ void check_random(const Case& c) {
   check_streams<Eigen::half>(seed, rows, cols);
 }
 
-// The standard deviation of GPT-2's projections into the residual stream, and that setting it twice is setting it once.
-void check_gpt2(const Case& c) {
+// What is left of a normal distribution cut at two standard deviations, and that variance scaling makes up for it; of a
+// million values within the 0.004 of the case.
+void check_truncated_normal(const Case& c) {
+  const Values bounds = c.values("/params/bounds");
+  const double std = ek::truncated_normal_std(bounds.at(0), bounds.at(1));
+  expect(c, "std_after_truncation", std, "/expected/std_after_truncation");
+  expect(c, "variance_after_truncation", std * std, "/expected/variance_after_truncation");
+  expect(c, "parent_std_for_unit_std", 1 / std, "/expected/parent_std_for_unit_std");
+  const double parent = c.number("/expected/parent_std_for_unit_std");
+  std::vector<double> values(static_cast<std::size_t>(c.number("/inputs/n")));
+  ek::variance_scaling(values, {.in = 1, .out = 1}, ek::RandomStream(7, "weight"));
+  double squares = 0, largest = 0;
+  for (const double v : values) {
+    squares += v * v;
+    largest = std::max(largest, std::abs(v));
+  }
+  CHECK(std::abs(std::sqrt(squares / double(values.size())) - 1) < 0.004);
+  CHECK(largest <= 2 * parent);
+  CHECK(largest > 2 * parent * 0.999);
+  ek::sigma_truncated_normal(values, ek::RandomStream(7, "weight"), {.lower = bounds[0], .upper = bounds[1]});
+  squares = 0;
+  for (const double v : values) squares += v * v;
+  CHECK(std::abs(std::sqrt(squares / double(values.size())) / std - 1) < 0.004);
+}
+
+// Rows or columns, whichever are fewer, have gain^2 on the diagonal of their products and 0 beside it.
+void check_orthogonal(const Case& c) {
+  CHECK(c.text("/params/gain") == "sqrt(2)");
+  const double diagonal = c.number("/expected/gram_diagonal"), rest = c.number("/expected/gram_off_diagonal");
+  for (std::size_t s = 0; s < c.size("/inputs/shapes"); ++s) {
+    const Values shape = c.values("/inputs/shapes/" + std::to_string(s));
+    const Index rows = Index(shape.at(0));
+    Index cols = 1;
+    for (std::size_t a = 1; a < shape.size(); ++a) cols *= Index(shape[a]);
+    for_each_type<double, float, Eigen::bfloat16>(c, [&]<class T>(Type<T>, const std::string& type) {
+      for (const std::uint64_t seed : {1u, 2u, 3u}) {
+        const ek::RandomStream stream(seed, "weight");
+        norms_test::RowMatrix<T> weight(rows, cols);
+        ek::orthogonal(weight, stream, {.gain = ek::relu_gain});
+        if (shape.size() == 4) {
+          Eigen::Tensor<T, 4, Eigen::RowMajor> kernel(rows, Index(shape[1]), Index(shape[2]), Index(shape[3]));
+          ek::orthogonal(kernel, stream, {.gain = ek::relu_gain});
+          Index different = 0;
+          for (Index i = 0; i < weight.size(); ++i) different += double(kernel.data()[i]) != double(weight.data()[i]);
+          CHECK(different == 0);
+        }
+        const Eigen::MatrixXd w = weight.template cast<double>();
+        const Index n = std::min(rows, cols);
+        for (Index i = 0; i < n; ++i)
+          for (Index j = 0; j < n; ++j) {
+            const double product = rows <= cols ? w.row(i).dot(w.row(j)) : w.col(i).dot(w.col(j));
+            CHECK(difference({product}, {i == j ? diagonal : rest}, c.limit(type, "gram")) == "");
+          }
+      }
+    });
+  }
+}
+
+// The standard deviation of GPT-2's projections into the residual stream, and that setting it twice is setting it once;
+// Fixup's factors.
+void check_depth_scaling(const Case& c) {
   const Values layers = c.values("/inputs/gpt2_L");
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    expect(c, "gpt2_std", ek::gpt2_residual_std(Index(layers[i])), "/expected/gpt2_std/" + std::to_string(i));
   std::vector<double> once(1000), twice(1000);
   const ek::RandomStream stream(3, "projection");
-  ek::gpt2_residual_normal(once.data(), 1000, Index(12), stream);
-  for (int i = 0; i < 2; ++i) ek::gpt2_residual_normal(twice.data(), 1000, Index(12), stream);
-  CHECK(bit_difference(twice, once) == "");
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string expected = "/expected/gpt2_std/" + std::to_string(i);
+    const auto count = Index(layers[i]);
+    expect(c, "gpt2_std", ek::gpt2_residual_std(count), expected);
+    const ek::Plan plan =
+        ek::transformer_plan(ek::TransformerRecipe::gpt2, {.decoder_layers = count, .width = 64, .heads = 4});
+    Index scaled = 0;
+    for (const auto& entry : plan.parts().entries) {
+      const double std = plan.std(entry.of);
+      if (std != 0 && std != 0.02) {
+        expect(c, "gpt2_std", std, expected);
+        ++scaled;
+      }
+    }
+    CHECK(double(scaled) == c.number("/expected/gpt2_scaled_tensors_per_block"));
+    CHECK(plan.role(ek::Role::bias).start.number == 0);
+    CHECK(plan.role(ek::Role::norm_weight).start.number == 1);
+    plan.initialize(ek::Role::ffn_down, once, {}, stream);
+    for (int n = 0; n < 2; ++n) plan.initialize(ek::Role::ffn_down, twice, {}, stream);
+    CHECK(bit_difference(twice, once) == "");
+    ek::gpt2_residual_normal(twice.data(), 1000, count, stream);
+    CHECK(bit_difference(twice, once) == "");
+  }
+  const ek::Fans fans{.in = 50, .out = 50};
+  for (std::size_t i = 0; i < c.size("/inputs/fixup_L_m"); ++i) {
+    const Values shape = c.values("/inputs/fixup_L_m/" + std::to_string(i));
+    const std::string expected = "/expected/fixup_factor/" + std::to_string(i);
+    const Index m = Index(shape.at(1));
+    expect(c, "fixup_factor", ek::fixup_factor(Index(shape.at(0)), m), expected);
+    const ek::Plan plan =
+        ek::residual_net_plan(ek::ResidualNetRecipe::fixup, {.stages = {Index(shape[0])}, .branch_layers = m});
+    for (Index layer = 1; layer < m; ++layer)
+      expect(c, "fixup_factor", plan.std(ek::branch_layer(layer), fans) / std::sqrt(2.0 / 50), expected);
+    CHECK(plan.std(ek::branch_layer(m), fans) == 0);
+    CHECK(plan.std(ek::Role::classifier, fans) == 0);
+  }
+}
+
+// Standard deviations, learning rates and the readout's multiplier at a ratio of widths, and nothing at a ratio of 1.
+void check_mup(const Case& c) {
+  const auto base_width = Index(c.number("/params/width_base")), width = Index(c.number("/params/width"));
+  const double std = c.number("/inputs/std_base"), rate = c.number("/inputs/lr_base");
+  const auto plan_of = [&](Index full, ek::BaseInit base) {
+    return ek::transformer_plan(ek::TransformerRecipe::mup, {.decoder_layers = 2,
+                                                             .width = full,
+                                                             .heads = 4,
+                                                             .base = base,
+                                                             .std = std,
+                                                             .base_width = base_width,
+                                                             .base_heads = 4});
+  };
+  const ek::Plan plan = plan_of(width, ek::BaseInit::normal), at_base = plan_of(base_width, ek::BaseInit::normal);
+  const auto check = [&](const std::string& name, ek::Role role) {
+    expect(c, "adam_lr", rate * plan.learning_rate_factor(role), "/expected/adam_lr/" + name);
+    if (role != ek::Role::bias) expect(c, "std", plan.std(role), "/expected/std/" + name);
+    CHECK(at_base.learning_rate_factor(role) == 1);
+    CHECK(at_base.forward_multiplier(role) == 1);
+    if (role != ek::Role::bias) CHECK(at_base.std(role) == std);
+  };
+  check("input", ek::Role::embedding);
+  check("hidden", ek::Role::ffn_up);
+  check("readout", ek::Role::head);
+  check("bias", ek::Role::bias);
+  expect(c, "readout_output_multiplier", plan.forward_multiplier(ek::Role::head),
+         "/expected/readout_output_multiplier");
+  // Xavier's bound at the base times this is the bound here.
+  const ek::Plan xavier = plan_of(width, ek::BaseInit::xavier);
+  const double ratio =
+      xavier.std(ek::Role::query, {.in = width, .out = width}) / ek::xavier_std({.in = base_width, .out = base_width});
+  expect(c, "xavier_uniform_bound_factor_hidden", ratio, "/expected/xavier_uniform_bound_factor_hidden");
+}
+
+void check_deepnorm(const Case& c) {
+  const auto n = Index(c.number("/inputs/N"));
+  const Values m = c.values("/inputs/M");
+  const auto check = [&](const ek::Plan& plan, ek::Stack stack, const std::string& alpha, const std::string& beta) {
+    expect(c, "alpha", plan.block(stack, 0).skip, alpha);
+    const auto factor = [&](ek::Role role) { return plan.role(ek::RoleOf(role, stack)).start.factor; };
+    for (const ek::Role role : {ek::Role::value, ek::Role::attention_output, ek::Role::ffn_up, ek::Role::ffn_down})
+      expect(c, "beta", factor(role), beta);
+    CHECK(factor(ek::Role::query) == 1);
+    CHECK(factor(ek::Role::key) == 1);
+  };
+  const auto plan_of = [](Index encoder, Index decoder) {
+    return ek::transformer_plan(ek::TransformerRecipe::deepnorm,
+                                {.encoder_layers = encoder, .decoder_layers = decoder, .width = 64, .heads = 4});
+  };
+  using enum ek::Stack;
+  const std::string both = "/expected/encoder_decoder_6_6";
+  check(plan_of(n, 0), encoder, "/expected/encoder_only_6/alpha", "/expected/encoder_only_6/beta");
+  check(plan_of(0, Index(m.at(0))), decoder, "/expected/decoder_only_12/alpha", "/expected/decoder_only_12/beta");
+  check(plan_of(n, Index(m.at(1))), encoder, both + "/enc_alpha", both + "/enc_beta");
+  check(plan_of(n, Index(m.at(1))), decoder, both + "/dec_alpha", both + "/dec_beta");
 }
 
 }  // namespace
@@ -218,5 +379,9 @@ void cases_test::add_init_cases(Table& table) {
   table["xavier, kaiming, orthogonal, muP initializers"] = check_degenerate_shapes;
   table["kaiming_uniform"] = check_kaiming_uniform;
   table["random initializers (uniform, normal, truncated normal)"] = check_random;
-  table["gpt2_init, fixup_init"] = check_gpt2;
+  table["truncated_normal, variance_scaling"] = check_truncated_normal;
+  table["orthogonal initializer"] = check_orthogonal;
+  table["gpt2_init, fixup_init"] = check_depth_scaling;
+  table["mup_init and multipliers"] = check_mup;
+  table["deepnorm constants"] = check_deepnorm;
 }

@@ -78,6 +78,70 @@ TEST_CASE("the formulas of standard deviations, bounds and gains") {
   CHECK(ek::gpt2_residual_std(48) == near(0.002041241452319315));
 }
 
+// 1 / std(f(z)) for z ~ N(0, 1), by Simpson's rule on either side of 0, where some f have a kink.
+TEST_CASE("gains of normalizer-free networks are exact, and the published ones near them") {
+  const auto integral = [](const auto& f) {
+    constexpr int n = 2000;
+    constexpr double h = 14.0 / n, density = 0.3989422804014327;
+    double sum = 0;
+    for (const double side : {-1.0, 1.0})
+      for (int i = 0; i <= n; ++i) {
+        const double z = side * h * i;
+        sum += (i == 0 || i == n ? 1 : i % 2 ? 4 : 2) * h / 3 * density * std::exp(-z * z / 2) * f(z);
+      }
+    return sum;
+  };
+  const auto check = [&](double gain, const auto& f) {
+    const double mean = integral(f);
+    const double variance = integral([&](double z) { return (f(z) - mean) * (f(z) - mean); });
+    CHECK(std::abs(gain * std::sqrt(variance) - 1) < 1e-9);
+  };
+  const auto sigmoid = [](double z) { return 1 / (1 + std::exp(-z)); };
+  using Exact = ek::NfnetGain;
+  check(Exact::identity, [](double z) { return z; });
+  check(Exact::relu, [](double z) { return std::max(z, 0.0); });
+  check(Exact::leaky_relu, [](double z) { return z > 0 ? z : 0.01 * z; });
+  check(Exact::silu, [&](double z) { return z * sigmoid(z); });
+  check(Exact::gelu, [](double z) { return 0.5 * z * std::erfc(-z / std::sqrt(2.0)); });
+  check(Exact::gelu_tanh,
+        [](double z) { return 0.5 * z * (1 + std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))); });
+  check(Exact::tanh, [](double z) { return std::tanh(z); });
+  check(Exact::sigmoid, sigmoid);
+  check(Exact::softplus, [](double z) { return std::log1p(std::exp(z)); });
+  check(Exact::elu, [](double z) { return z > 0 ? z : std::expm1(z); });
+  check(Exact::selu, [](double z) { return 1.0507009873554805 * (z > 0 ? z : 1.6732632423543772 * std::expm1(z)); });
+
+  using Published = ek::NfnetPublishedGain;
+  for (const auto& [published, exact] : {std::pair(Published::relu, Exact::relu),
+                                         {Published::leaky_relu, Exact::leaky_relu},
+                                         {Published::silu, Exact::silu},
+                                         {Published::gelu, Exact::gelu},
+                                         {Published::tanh, Exact::tanh},
+                                         {Published::sigmoid, Exact::sigmoid},
+                                         {Published::softplus, Exact::softplus},
+                                         {Published::elu, Exact::elu},
+                                         {Published::celu, Exact::elu},
+                                         {Published::log_sigmoid, Exact::softplus},
+                                         {Published::selu, Exact::selu}}) {
+    CHECK(std::abs(published / exact - 1) < 9e-4);
+    CHECK(std::abs(published / exact - 1) > 5e-5);
+  }
+  CHECK(Published::relu == 1.7139588594436646);
+  // Those without an exact twin; glu is a * sigmoid(b) with two independent inputs.
+  const auto check_published = [&](double gain, double variance) {
+    CHECK(std::abs(gain * std::sqrt(variance) - 1) < 1.3e-3);
+    CHECK(std::abs(gain * std::sqrt(variance) - 1) > 1e-4);
+  };
+  const auto square = [](double v) { return v * v; };
+  const auto relu6 = [](double z) { return std::clamp(z, 0.0, 6.0); };
+  const double relu6_mean = integral(relu6);
+  check_published(Published::relu6, integral([&](double z) { return square(relu6(z) - relu6_mean); }));
+  check_published(Published::soft_sign, integral([&](double z) { return square(z / (1 + std::abs(z))); }));
+  check_published(Published::glu, integral([&](double z) { return square(sigmoid(z)); }));
+  CHECK(Published::identity == 1);
+  CHECK(std::abs(Published::log_softmax - 1) < 3e-4);  // of many classes: z less a constant
+}
+
 // 256 x 512 values; the bound is reached within 1 part in 5000 but for a seed in e^26.
 TEST_CASE("weights have the spread and the bound of their initializer") {
   Eigen::MatrixXf weight(512, 256);

@@ -58,7 +58,8 @@ TEST_CASE("TaperNorm at gate 1 has the bits of the plain norm, calibrating or no
   for (const std::size_t features : lengths) {
     const auto length = ek::Index(features);
     const Matrix<float> x = random_matrix<float>(13, length, features);
-    const Vector<float> weight = random_matrix<float>(length, 1, 3).array(), bias = weight.reverse();
+    const Vector<float> weight = random_matrix<float>(length, 1, 3).array(),
+                        bias = random_matrix<float>(length, 1, 4).array();
     Matrix<float> plain(13, length), y(13, length);
     ek::TaperRmsNormSaved<float> rms_saved;
     ek::TaperLayerNormSaved<float> layer_saved;

@@ -153,6 +153,31 @@ TEST_CASE("TaperNorm's LayerNorm variant subtracts means whose sums and differen
     }
 }
 
+TEST_CASE("TaperNorm looks at neither statistics nor weight at gate 0, and at no scale_weight at gate 1", "[taper]") {
+  for_each_variant([]<class V>(V) {
+    for (const double gate : {0.0, 1.0})
+      for (const Eigen::Index length : {5, 40}) {
+        const TaperData d = taper_data<float>(3, std::size_t(length), V::centred, gate);
+        const Run<float> expected = run<V, float>(ek::serial, d);
+        TaperData spoiled = d;
+        (gate == 0 ? spoiled.weight : spoiled.scale_weight).assign(d.length, NAN);
+        CHECK(same_bits(run<V, float>(ek::serial, spoiled), expected));
+        if (gate > 0) continue;
+        typename V::template Saved<float> saved;
+        RowMatrix<float> x = matrix_of<RowMatrix<float>>(d.rows, d.length, d.x), y = x;
+        typename V::Options options;
+        options.gate = 0, options.factor = d.factor;
+        const auto c = vector_of<float>(d.scale_weight), b = vector_of<float>(d.bias);
+        if (!V::centred) x(1, 2) = NAN;  // stays in its element
+        forward<V>(ek::serial, x, ek::none, c, b, y, saved, options);
+        CHECK(saved.rstd(1) == 0);  // as fresh memory is
+        CHECK(std::isnan(y(1, 2)) == !V::centred);
+        y(1, 2) = expected.y(1, 2);
+        CHECK(same_bits(y, expected.y));
+      }
+  });
+}
+
 TEST_CASE("TaperNorm keeps NaN in its row and lets a constant row through", "[taper]") {
   for_each_variant([]<class V>(V) {
     for (const double gate : gates)

@@ -16,7 +16,7 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 
 /// Element (i, o, k) of a weight lies at input[i] + output[o] + kernel[k]. One of input and output counts the channels
 /// of all groups, the other one those of one group.
-struct WeightPlaces {
+struct LayerPlaces {
   std::vector<Index> input, output, kernel;
   std::size_t groups = 1;
   bool inputs_grouped = false;  // transposed convolution: the inputs are those of all groups
@@ -54,15 +54,15 @@ inline std::vector<int> weight_axes(const char* function, const char* argument, 
   return axes;
 }
 
-inline WeightPlaces weight_places(const char* function, const Layout& weight, const FanAxes& axes) {
+inline LayerPlaces layer_places(const char* function, const Layout& weight, const FanAxes& axes) {
   std::vector<bool> taken(static_cast<std::size_t>(weight.rank), false);
   const std::vector<int> input = weight_axes(function, "axes.input", weight, axes.input, taken);
   const std::vector<int> output = weight_axes(function, "axes.output", weight, axes.output, taken);
   std::vector<int> kernel;
   for (int a = 0; a < weight.rank; ++a)
     if (!taken[static_cast<std::size_t>(a)]) kernel.push_back(a);
-  WeightPlaces places{offsets_along(weight, input), offsets_along(weight, output), offsets_along(weight, kernel),
-                      static_cast<std::size_t>(axes.groups), axes.grouped == GroupedAxis::input};
+  LayerPlaces places{offsets_along(weight, input), offsets_along(weight, output), offsets_along(weight, kernel),
+                     static_cast<std::size_t>(axes.groups), axes.grouped == GroupedAxis::input};
   const std::size_t grouped = places.inputs_grouped ? places.input.size() : places.output.size();
   if (axes.groups < 1 || grouped % places.groups != 0)
     throw_shape_error(function, "axes.groups is ", axes.groups, ", expected a divisor of the ", grouped,
@@ -75,14 +75,14 @@ template <class From, class To, class BiasFrom, class BiasTo>
 struct WeightFold {
   const From* from;
   To* to;
-  WeightPlaces from_places, to_places;
+  LayerPlaces from_places, to_places;
   const BiasFrom* bias_from;  // null: there is none yet
   BiasTo* bias_to;
   std::vector<Index> bias_from_places, bias_to_places;
 
   /// W' = diag(scale) W, of which a centred map takes the mean over the inputs; b' = b + offset W.
   void apply_to_next(const AffineMap& map) const {
-    const WeightPlaces &in = from_places, &out = to_places;
+    const LayerPlaces &in = from_places, &out = to_places;
     std::vector<double> bias = old_bias(), column(in.input.size());
     for (std::size_t o = 0; o < in.output.size(); ++o)
       for (std::size_t k = 0; k < in.kernel.size(); ++k) {
@@ -103,7 +103,7 @@ struct WeightFold {
 
   /// W' = W diag(scale), b' = b * scale + offset; a centred map first takes the mean over the outputs from W and b.
   void apply_to_previous(const AffineMap& map) const {
-    const WeightPlaces &in = from_places, &out = to_places;
+    const LayerPlaces &in = from_places, &out = to_places;
     std::vector<double> bias = old_bias(), column(in.output.size());
     const auto centre = [&](std::vector<double>& values) {
       if (!map.centred) return;
@@ -183,8 +183,8 @@ auto weight_fold(const char* function, const W& weight, const B& bias, FoldedW& 
   using BiasTo = std::remove_cvref_t<decltype(*bias_pointer(folded_bias))>;
   WeightFold<scalar_t<const W>, scalar_t<FoldedW>, BiasFrom, BiasTo> fold{data_of(weight),
                                                                           data_of(folded_weight),
-                                                                          weight_places(function, from, axes),
-                                                                          weight_places(function, to, axes),
+                                                                          layer_places(function, from, axes),
+                                                                          layer_places(function, to, axes),
                                                                           bias_pointer(bias),
                                                                           bias_pointer(folded_bias),
                                                                           {},

@@ -42,7 +42,7 @@ concept Remembers = requires(const X& x) {
 };
 
 inline void require_features(const char* function, const AffineMap& map, std::size_t features, const char* what,
-                             const WeightPlaces& places, const Layout& weight) {
+                             const LayerPlaces& places, const Layout& weight) {
   if (map.features() != static_cast<Index>(features))
     throw_shape_error(function, "the norm has ", map.features(), " features, weight has ", features, " ", what,
                       weight_text(weight));
@@ -61,7 +61,7 @@ void require_bias(const char* function, bool has_offset, std::size_t outputs, co
                       weight_text(weight));
 }
 
-inline void require_whole_kernel(const char* function, const WeightPlaces& places, Padding padding,
+inline void require_whole_kernel(const char* function, const LayerPlaces& places, Padding padding,
                                  const Layout& weight) {
   if (places.kernel.size() == 1 && padding != Padding::zeros) return;
   if (places.inputs_grouped && places.kernel.size() > 1)

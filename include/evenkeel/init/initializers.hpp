@@ -25,8 +25,12 @@
 
 namespace evenkeel {
 
-/// Whose signal Kaiming's initializers hold steady: the forward one (in) or the gradient (out).
-enum class FanMode { in, out };
+/// Whose signal an initializer holds steady: the forward one (in), the gradient (out), or a bit of both.
+enum class FanMode {
+  in,
+  out,
+  average  ///< (fan_in + fan_out) / 2, Xavier's compromise
+};
 
 struct KaimingOptions {
   double gain = relu_gain;
@@ -50,10 +54,17 @@ inline double xavier_std(const char* function, const Fans& fans, double gain) {
   return gain * std::sqrt(2.0 / static_cast<double>(fans.in + fans.out));
 }
 
+/// The fan that `mode` names, checked.
+inline double fan_of(const char* function, const Fans& fans, FanMode mode) {
+  require_fans(function, fans, mode != FanMode::out, mode != FanMode::in);
+  const auto in = static_cast<double>(fans.in), out = static_cast<double>(fans.out);
+  return mode == FanMode::in ? in : mode == FanMode::out ? out : (in + out) / 2;
+}
+
 inline double kaiming_std(const char* function, const Fans& fans, const KaimingOptions& options) {
-  require_fans(function, fans, options.mode == FanMode::in, options.mode == FanMode::out);
+  const double fan = fan_of(function, fans, options.mode);
   require_gain(function, options.gain);
-  return options.gain / std::sqrt(static_cast<double>(options.mode == FanMode::in ? fans.in : fans.out));
+  return options.gain / std::sqrt(fan);
 }
 
 inline double uniform_bound(double std) { return std::sqrt(3.0) * std; }

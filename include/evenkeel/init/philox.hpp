@@ -56,6 +56,11 @@ struct BlockDraws<float> {
     for (int i = 0; i < count; ++i) values[i] = static_cast<float>(block.word[i] >> 8) * 0x1p-24f;
   }
 
+  // Never 0 or 1, and as close to either: what a quantile function may be given.
+  static EVENKEEL_HD void open_uniforms(const PhiloxBlock& block, double* values) {
+    for (int i = 0; i < count; ++i) values[i] = (block.word[i] + 0.5) * 0x1p-32;
+  }
+
   // Box-Muller in double and rounded once: libraries of host and device differ in the last bits of log, sin and cos,
   // which a float never shows, while float functions would put host and device several ulp apart. All 32 bits of a word
   // count, so that the tails reach 6.7 standard deviations; with 24 bits they would end at 5.8.
@@ -80,6 +85,10 @@ struct BlockDraws<double> {
 
   static EVENKEEL_HD void uniforms(const PhiloxBlock& block, double* values) {
     for (int i = 0; i < count; ++i) values[i] = static_cast<double>(bits53(block, i)) * 0x1p-53;
+  }
+
+  static EVENKEEL_HD void open_uniforms(const PhiloxBlock& block, double* values) {
+    for (int i = 0; i < count; ++i) values[i] = (static_cast<double>(bits53(block, i) >> 1) + 0.5) * 0x1p-52;
   }
 
   // The radius takes a uniform in (0, 1]: the logarithm of 0 would be an infinite weight.

@@ -12,6 +12,7 @@
 ///     uniform   k[lane] * 2^-53, k[lane] = the upper 53 bits of (word[2 lane + 1] << 32 | word[2 lane])
 ///     normal    r = sqrt(-2 log((k[0] + 1) * 2^-53)), t = 2 pi k[1] * 2^-53, r cos t at the even index, r sin t at the
 ///     odd
+///   quantile    q(u) with u = (word[lane] + 0.5) * 2^-32 or, for double, (upper 52 bits of k[lane] + 0.5) * 2^-52
 ///
 /// where word = philox4x32_10(counter = (block, stream), key = seed); see philox.hpp. Uniforms have the same bits on
 /// every machine; normals in float agree within one ulp between math libraries, and normals in double within a few.
@@ -99,6 +100,18 @@ class RandomStream {
   void fill_normal(T* data, std::ptrdiff_t count, double mean = 0, double std = 1) const {
     fill(data, count,
          [=, this](std::uint64_t block, Real<T>* values) { scaled_normals<Real<T>>(block, mean, std, values); });
+  }
+
+  /// Writes data[i] = quantile(u) for i in [0, count), u in (0, 1) being a double that is never 0 or 1: any distribution
+  /// by the inverse of its cumulative distribution function. Example: `stream.fill_by_quantile(data, n, [](double u) {
+  /// return -std::log(u); });` for the exponential distribution.
+  template <RandomScalar T, class Quantile>
+  void fill_by_quantile(T* data, std::ptrdiff_t count, const Quantile& quantile) const {
+    fill(data, count, [&quantile, this](std::uint64_t block, Real<T>* values) {
+      double uniforms[width<T>];
+      detail::BlockDraws<Real<T>>::open_uniforms(random_block(seed_, stream_, block), uniforms);
+      for (std::uint64_t i = 0; i < width<T>; ++i) values[i] = static_cast<Real<T>>(quantile(uniforms[i]));
+    });
   }
 
  private:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "evenkeel/parameter.hpp"
+#include "evenkeel/residual/layer_scale_start.hpp"
 #include "evenkeel/residual/residual_block.hpp"
 #include "evenkeel/saved.hpp"
 
@@ -85,13 +86,6 @@ void layer_scale_backward(const Device& device, const Dy& dy, const F& f, const 
       scratch);
   const A* const read_sums = scratch;
   detail::put_gradients(device, read_sums, sums, grid.length, mode, dweight);
-}
-
-/// The paper's start value by the number of layers: 0.1 up to 18, 1e-5 up to 24, 1e-6 beyond. Throws ShapeError for a
-/// depth below 1.
-inline double layer_scale_start(Index depth) {
-  if (depth < 1) detail::throw_shape_error("layer_scale_start", "depth is ", depth, ", expected 1 or more");
-  return depth <= 18 ? 0.1 : depth <= 24 ? 1e-5 : 1e-6;
 }
 
 /// y = x + scale * f with a learned weight for each feature, "scale", of type T, exempt from weight decay.

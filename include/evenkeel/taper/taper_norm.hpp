@@ -78,7 +78,8 @@ class TaperSaved : public SavedRows<A, Fields, Storage> {
     static_assert(
         Storage::on_host,
         "evenkeel: the calibration's rows lie in the device's memory: copy `statistics`, (fields, rows), whose "
-        "last two fields are rstd and ||h * weight||, and average ||h * weight||^2 * rstd and its denominator");
+        "last two fields are rstd and n = ||h * weight||; the numerator is the mean of n^2 * rstd, the "
+        "denominator that of n^2");
     if (!taper.calibrated || this->call.rows < 0)
       throw_state_error(function, "saved holds no calibration, expected a forward with the option calibrate");
     double sum = 0;
