@@ -26,6 +26,8 @@ using ek::Index;
 struct Options {
   std::string norm = "rms";
   std::string placement = "pre";
+  std::string init = "gpt2";
+  Index base_width = 32;
   std::string taper = "internal";
   std::string variant = "rms";
   double anchor = 0.1;
@@ -55,6 +57,8 @@ constexpr const char* curve_header =
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--norm", o.norm, "rms, layer or taper")->capture_default_str();
   app.add_option("--placement", o.placement, "pre, post or rezero")->capture_default_str();
+  app.add_option("--init", o.init, "gpt2, standard or mup")->capture_default_str();
+  app.add_option("--base-width", o.base_width, "where --init mup is the standard one")->capture_default_str();
   app.add_option("--taper", o.taper, "which norms taper away: internal, or all")->capture_default_str();
   app.add_option("--variant", o.variant, "what tapers away: rms or layer")->capture_default_str();
   app.add_option("--anchor", o.anchor, "weight of the scale anchor loss, 0 for none")->capture_default_str();
@@ -86,6 +90,10 @@ void check(const Options& o) {
   const auto positive = [](const char* name, auto value) {
     require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
   };
+  require(nn::start_from(o.init).has_value(), "--init must be gpt2, standard or mup, not " + o.init);
+  positive("--base-width", o.base_width);
+  require(o.init != "mup" || o.base_width % o.heads == 0,
+          "--heads " + std::to_string(o.heads) + " do not divide --base-width " + std::to_string(o.base_width));
   const bool taper = o.norm == "taper";
   require(o.norm == "rms" || o.norm == "layer" || taper, "--norm must be rms, layer or taper, not " + o.norm);
   require(o.taper == "internal" || o.taper == "all", "--taper must be internal or all, not " + o.taper);
@@ -124,6 +132,8 @@ nn::TrainerOptions trainer_options(const Options& o) {
                     .placement = *nn::placement_from(o.placement)},
           .norm = taper ? (rms ? nn::NormKind::taper_rms : nn::NormKind::taper_layer)
                         : (rms ? nn::NormKind::rms : nn::NormKind::layer),
+          .start = *nn::start_from(o.init),
+          .base_width = o.base_width,
           .batch = o.batch,
           .steps = o.steps,
           .warmup = std::min(100L, o.steps / 10),
@@ -230,11 +240,13 @@ class Training {
                                            options_.variant.c_str(), options_.anchor)
                                   : "";
     std::printf(
-        "RESULT language_model norm=%s%s placement=%s depth=%td width=%td steps=%ld seed=%llu threads=%d "
+        "RESULT language_model norm=%s%s placement=%s init=%s learning_rate=%g depth=%td width=%td steps=%ld seed=%llu "
+        "threads=%d "
         "train_loss=%.6f validation_loss=%.6f tokens_per_second=%.1f norm_share=%.4f seconds=%.1f data=%s\n",
-        options_.norm.c_str(), taper.c_str(), options_.placement.c_str(), options_.depth, options_.width,
-        trainer_->steps(), static_cast<unsigned long long>(options_.seed), options_.threads, train_loss_,
-        validation_loss_, trainer_->tokens_per_second(), trainer_->norm_share(), seconds_, text_name.c_str());
+        options_.norm.c_str(), taper.c_str(), options_.placement.c_str(), options_.init.c_str(), options_.learning_rate,
+        options_.depth, options_.width, trainer_->steps(), static_cast<unsigned long long>(options_.seed),
+        options_.threads, train_loss_, validation_loss_, trainer_->tokens_per_second(), trainer_->norm_share(),
+        seconds_, text_name.c_str());
   }
 
  private:

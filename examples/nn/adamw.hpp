@@ -26,12 +26,18 @@ template <class T>
 class AdamW {
  public:
   explicit AdamW(std::vector<ek::ParameterRef<T>> parameters, AdamWOptions options = {})
-      : parameters_(std::move(parameters)), options_(options) {
+      : parameters_(std::move(parameters)), options_(options), factors_(parameters_.size()) {
     for (const auto& p : parameters_) {
       mean_.push_back(Vector::Zero(p.size));
       square_.push_back(Vector::Zero(p.size));
     }
   }
+
+  /// Of the parameters, in their order.
+  struct Factors {
+    double learning_rate = 1, weight_decay = 1;
+  };
+  void set_factors(std::vector<Factors> factors) { factors_ = std::move(factors); }
 
   void zero_gradient() {
     for (const auto& p : parameters_) std::fill_n(p.gradient, p.size, T(0));
@@ -58,10 +64,12 @@ class AdamW {
     ++steps_;
     const double correction1 = 1 - std::pow(options_.beta1, steps_), correction2 = 1 - std::pow(options_.beta2, steps_);
     const T beta1 = T(options_.beta1), beta2 = T(options_.beta2), eps = T(options_.eps);
-    const T rate = T(learning_rate / correction1), root = T(1 / std::sqrt(correction2));
+    const T root = T(1 / std::sqrt(correction2));
     for_each_parameter(device, [&](std::size_t i, auto value, auto gradient) {
       Vector &mean = mean_[i], &square = square_[i];
-      if (parameters_[i].weight_decay) value *= T(1 - learning_rate * options_.weight_decay);
+      const double own_rate = learning_rate * factors_[i].learning_rate;
+      const T rate = T(own_rate / correction1);
+      if (parameters_[i].weight_decay) value *= T(1 - own_rate * options_.weight_decay * factors_[i].weight_decay);
       mean = beta1 * mean + (1 - beta1) * gradient;
       square = beta2 * square + (1 - beta2) * gradient.square();
       value -= rate * mean / (root * square.sqrt() + eps);
@@ -94,6 +102,7 @@ class AdamW {
 
   std::vector<ek::ParameterRef<T>> parameters_;
   AdamWOptions options_;
+  std::vector<Factors> factors_;
   std::vector<Vector> mean_, square_;  // (size of the parameter)
   long steps_ = 0;
 };

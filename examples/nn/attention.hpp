@@ -24,8 +24,8 @@ class CausalSelfAttention {
         head_width_(width / heads),
         scale_(T(1) / std::sqrt(T(head_width_))),
         rotary_(context, head_width_),
-        in_(width, 3 * width),
-        out_(width, width) {}
+        in_(width, 3 * width, ek::Role::query),
+        out_(width, width, ek::Role::attention_output) {}
 
   void start_decoding(Index sequences) {
     sequences_ = sequences;
@@ -82,9 +82,11 @@ class CausalSelfAttention {
     out_.for_each_parameter(f);
   }
 
-  void initialize(std::uint64_t seed, const std::string& name, Index layers) {
-    in_.initialize(ek::RandomStream(seed, name + ".in.weight"));
-    out_.initialize_residual(layers, ek::RandomStream(seed, name + ".out.weight"));
+  /// Queries, keys and values start alike in every plan that this model takes.
+  void initialize(const ek::Plan& plan, std::uint64_t seed, const std::string& name) {
+    scale_ = T(plan.attention_scale());
+    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"));
+    out_.initialize(plan, ek::RandomStream(seed, name + ".out.weight"));
   }
 
   Linear<T>& projection() { return in_; }  // of queries, keys and values at once, the first layer that reads x

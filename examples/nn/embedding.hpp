@@ -15,7 +15,8 @@ using Tokens = std::span<const std::uint8_t>;
 template <class T>
 class TiedEmbedding {
  public:
-  TiedEmbedding(Index vocabulary, Index width, T scale = 1) : scale_(scale), table_(width, vocabulary) {}
+  TiedEmbedding(Index vocabulary, Index width, T scale = 1)
+      : scale_(scale), table_(width, vocabulary, ek::Role::embedding) {}
 
   template <class Device>
   void forward(const Device& device, Tokens tokens, Output<T> y) {
@@ -52,7 +53,7 @@ class TiedEmbedding {
     table_.for_each_parameter(f);
   }
 
-  void initialize(const ek::RandomStream& stream) { table_.initialize(stream); }
+  void initialize(const ek::Plan& plan, const ek::RandomStream& stream) { table_.initialize(plan, stream); }
 
  private:
   T scale_;

@@ -44,13 +44,17 @@ class LanguageModel {
   LanguageModel(const LanguageModel&) = delete;
   LanguageModel& operator=(const LanguageModel&) = delete;
 
+  /// GPT-2's start.
+  void initialize(std::uint64_t seed) { initialize(seed, plan_of(shape_, Start::gpt2)); }
+
   /// Every matrix has its own random stream, named after it, so the order of initialization does not matter.
-  void initialize(std::uint64_t seed) {
-    embedding_.initialize(ek::RandomStream(seed, "embedding.weight"));
+  void initialize(std::uint64_t seed, const ek::Plan& plan) {
+    logit_scale_ = T(plan.forward_multiplier(ek::Role::head));
+    embedding_.initialize(plan, ek::RandomStream(seed, "embedding.weight"));
     for (Index i = 0; i < shape_.depth; ++i) {
       const std::string block = "blocks." + std::to_string(i);
-      attention_[std::size_t(i)].sublayer().initialize(seed, block + ".attention", shape_.depth);
-      feed_forward_[std::size_t(i)].sublayer().initialize(seed, block + ".feed_forward", shape_.depth);
+      attention_[std::size_t(i)].sublayer().initialize(plan, seed, block + ".attention");
+      feed_forward_[std::size_t(i)].sublayer().initialize(plan, seed, block + ".feed_forward");
     }
   }
 
@@ -78,6 +82,7 @@ class LanguageModel {
       final_norm_.forward(device, stream_.back(), normalized_);
     }
     embedding_.head_forward(device, hidden(), logits_);
+    if (logit_scale_ != 1) logits_ *= logit_scale_;
     return logits_;
   }
 
@@ -88,7 +93,12 @@ class LanguageModel {
   void backward(const Device& device, Tokens tokens, const Matrix<T>& dlogits, const AtStream& at_stream) {
     dy_.resize(Index(tokens.size()), shape_.width);  // (tokens, width)
     dx_.resize(Index(tokens.size()), shape_.width);  // (tokens, width)
-    embedding_.head_backward(device, dlogits, hidden(), dx_);
+    if (logit_scale_ != 1) {
+      dscaled_ = logit_scale_ * dlogits;  // (tokens, vocabulary)
+      embedding_.head_backward(device, dscaled_, hidden(), dx_);
+    } else {
+      embedding_.head_backward(device, dlogits, hidden(), dx_);
+    }
     if (has_final_norm_) {
       dx_.swap(dy_);
       final_norm_.backward(device, dy_, stream_.back(), dx_);
@@ -164,8 +174,9 @@ class LanguageModel {
   std::vector<Residual<T, TimedNorm<Norm>, SwiGlu<T>>> feed_forward_;
   TimedNorm<Norm> final_norm_;
   bool has_final_norm_ = shape_.placement != Placement::post;
+  T logit_scale_ = 1;
   std::vector<Matrix<T>> stream_;  // what enters each sublayer, and what leaves the last
-  Matrix<T> normalized_, logits_, dy_, dx_;
+  Matrix<T> normalized_, logits_, dscaled_, dy_, dx_;
 };
 
 }  // namespace nn

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "evenkeel/init/transformer_plan.hpp"
 #include "nn/matrix.hpp"
 
 #include <optional>
@@ -27,5 +28,26 @@ struct LanguageModelShape {
   /// 8/3 of the width makes SwiGLU's three matrices as large as the two of a feed forward of 4 times the width.
   Index hidden() const { return (8 * width / 3 + 15) / 16 * 16; }
 };
+
+/// How weights start, and what of it the width changes.
+enum class Start { gpt2, standard, mup };
+
+inline std::optional<Start> start_from(std::string_view name) {
+  if (name == "gpt2") return Start::gpt2;
+  if (name == "standard") return Start::standard;
+  if (name == "mup") return Start::mup;
+  return std::nullopt;
+}
+
+/// N(0, 0.02) at the width `base_width` for standard and mup, which are the same there.
+inline ek::Plan plan_of(const LanguageModelShape& shape, Start start, Index base_width = 0) {
+  ek::TransformerOptions options{.decoder_layers = shape.depth, .width = shape.width, .heads = shape.heads};
+  if (start == Start::gpt2) return ek::transformer_plan(ek::TransformerRecipe::gpt2, options);
+  options.base = ek::BaseInit::normal;
+  if (start == Start::standard) return ek::transformer_plan(ek::TransformerRecipe::standard, options);
+  options.base_width = base_width;
+  options.base_heads = shape.heads;
+  return ek::transformer_plan(ek::TransformerRecipe::mup, options);
+}
 
 }  // namespace nn

@@ -15,6 +15,8 @@
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 
 namespace nn {
 namespace {
@@ -31,7 +33,14 @@ class Trainer final : public LanguageModelTrainer {
         anchor_(taper_, {.lambda = options.anchor, .kind = anchor_kind(options.norm)}),
         adamw_(model_.parameters(), {.weight_decay = options.weight_decay}),
         batches_(options.seed, "batches") {
-    model_.initialize(options.seed);
+    const ek::Plan plan = plan_of(options.shape, options.start, options.base_width);
+    model_.initialize(options.seed, plan);
+    std::vector<AdamW<float>::Factors> factors;
+    for (const auto& p : model_.parameters()) {
+      const ek::Role role = role_of(p.name);
+      factors.push_back({plan.learning_rate_factor(role), plan.weight_decay_factor(role)});
+    }
+    adamw_.set_factors(std::move(factors));
   }
   // The norms point to the taper.
   Trainer(const Trainer&) = delete;
@@ -127,6 +136,14 @@ class Trainer final : public LanguageModelTrainer {
   double norm_share() const override { return norm_seconds_ / step_seconds_; }
 
  private:
+  /// Linear layers are named after their role; what else there is belongs to norms and blocks.
+  static ek::Role role_of(std::string_view name) {
+    for (const ek::Role role :
+         {ek::Role::embedding, ek::Role::query, ek::Role::attention_output, ek::Role::ffn_up, ek::Role::ffn_down})
+      if (name == ek::role_name(role)) return role;
+    return ek::Role::norm_weight;
+  }
+
   static double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }

@@ -22,6 +22,8 @@ enum class Tapered { internal, all };
 struct TrainerOptions {
   LanguageModelShape shape;
   NormKind norm = NormKind::rms;
+  Start start = Start::gpt2;
+  Index base_width = 0;  // of Start::mup
   Index batch = 8;
   long steps = 1200;
   long warmup = 100;            // of the learning rate

@@ -1,7 +1,9 @@
 #pragma once
 
-#include "evenkeel/init/initializers.hpp"
+#include "evenkeel/init/fans.hpp"
+#include "evenkeel/init/plan.hpp"
 #include "evenkeel/init/random.hpp"
+#include "evenkeel/init/role.hpp"
 #include "evenkeel/parameter.hpp"
 #include "nn/matrix.hpp"
 #include "nn/parallel.hpp"
@@ -12,7 +14,9 @@ namespace nn {
 template <class T>
 class Linear {
  public:
-  Linear(Index inputs, Index outputs) : inputs_(inputs), outputs_(outputs), weight_("weight", inputs * outputs) {}
+  /// The role, which is the weight's name, says how it starts and learns.
+  Linear(Index inputs, Index outputs, ek::Role role)
+      : inputs_(inputs), outputs_(outputs), role_(role), weight_(ek::role_name(role), inputs * outputs) {}
 
   template <class Device>
   void forward(const Device& device, const Input<T>& x, Output<T> y) {
@@ -48,9 +52,8 @@ class Linear {
     f(weight_.ref());
   }
 
-  void initialize(const ek::RandomStream& stream) { ek::gpt2_normal(weight(), stream); }
-  void initialize_residual(Index layers, const ek::RandomStream& stream) {
-    ek::gpt2_residual_normal(weight(), layers, stream);
+  void initialize(const ek::Plan& plan, const ek::RandomStream& stream) {
+    plan.initialize(role_, weight_.value(), weight_.size(), ek::fans_of_linear(inputs_, outputs_), stream);
   }
 
   Eigen::Map<Matrix<T>> weight() { return {weight_.value(), outputs_, inputs_}; }
@@ -64,6 +67,7 @@ class Linear {
 
  private:
   Index inputs_, outputs_;
+  ek::Role role_;
   ek::Parameter<T> weight_;
   Eigen::Matrix<T, 1, Eigen::Dynamic> bias_;  // (outputs), or empty
 };

@@ -12,7 +12,8 @@ namespace nn {
 template <class T>
 class SwiGlu {
  public:
-  SwiGlu(Index width, Index hidden) : hidden_(hidden), in_(width, 2 * hidden), out_(hidden, width) {}
+  SwiGlu(Index width, Index hidden)
+      : hidden_(hidden), in_(width, 2 * hidden, ek::Role::ffn_up), out_(hidden, width, ek::Role::ffn_down) {}
 
   template <class Device>
   void forward(const Device& device, const Input<T>& x, Output<T> y) {
@@ -52,9 +53,9 @@ class SwiGlu {
     out_.for_each_parameter(f);
   }
 
-  void initialize(std::uint64_t seed, const std::string& name, Index layers) {
-    in_.initialize(ek::RandomStream(seed, name + ".in.weight"));
-    out_.initialize_residual(layers, ek::RandomStream(seed, name + ".out.weight"));
+  void initialize(const ek::Plan& plan, std::uint64_t seed, const std::string& name) {
+    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"));
+    out_.initialize(plan, ek::RandomStream(seed, name + ".out.weight"));
   }
 
   Linear<T>& projection() { return in_; }  // of gate and up at once, the first layer that reads x

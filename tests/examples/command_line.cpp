@@ -62,6 +62,8 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
       {text + "--steps many", "--steps"},
       {text + "--steps", "--steps"},
       {text + "--norm batch", "--norm must be rms, layer or taper"},
+      {text + "--init zeros", "--init must be gpt2, standard or mup"},
+      {text + "--init mup --base-width 30", "--heads 4 do not divide --base-width 30"},
       {text + "--taper none", "--taper must be internal or all"},
       {text + "--variant batch", "--variant must be rms or layer"},
       {text + "--norm taper --placement post", "--norm taper is for --placement pre"},
@@ -96,6 +98,19 @@ TEST_CASE("examples: a curve that cannot be written is an error before training"
     CHECK_THAT(outcome.err, support::contains_text(curve));
   }
   CHECK(fs::is_character_file("/dev/null"));
+}
+
+TEST_CASE("examples: muP is the standard parametrization at its base width, and another one elsewhere", "[examples]") {
+  const Folder folder;
+  const std::string arguments = tiny + "--steps 5 --data '" + folder.write("text", some_text()) + "' ";
+  const auto loss = [&](const std::string& init) {
+    const std::string result = last_line(train(folder, arguments + init).out);
+    REQUIRE_FALSE(value_of(result, "train_loss").empty());
+    return value_of(result, "train_loss");
+  };
+  const std::string standard = loss("--init standard");
+  CHECK(loss("--init mup --base-width 16") == standard);
+  CHECK(loss("--init mup --base-width 8") != standard);
 }
 
 TEST_CASE("examples: a tapered training can be interrupted and folded", "[examples]") {

@@ -81,14 +81,14 @@ void check_gradients(const Device& device, Module& module, Index tokens, Index i
 
 TEST_CASE("examples: linear layer, gradients", "[examples]") {
   support::for_each_device([](const auto& device) {
-    nn::Linear<double> linear(5, 37);  // more outputs than one task's 32
+    nn::Linear<double> linear(5, 37, ek::Role::query);  // more outputs than one task's 32
     check_gradients(device, linear, 7, 5, 37);
   });
 }
 
 TEST_CASE("examples: linear layer over several blocks of tokens is one matrix product", "[examples]") {
   const Index tokens = 2 * nn::token_block + 3;
-  nn::Linear<double> linear(6, 4);
+  nn::Linear<double> linear(6, 4, ek::Role::query);
   fill_parameters(linear, 1);
   const Matrix x = matrix(tokens, 6, 1);
   support::for_each_device([&](const auto& device) {
