@@ -63,3 +63,9 @@ install_missing() {
     exit 2
   fi
 }
+
+# The images of train_image_classifier. Without them it says what is missing, and its tests that read them are skipped.
+want_fashion_mnist() {
+  [ -d /usr/share/datasets/fashion-mnist ] || apt_install dataset-fashion-mnist ||
+    echo "evenkeel: the images of Debian's package dataset-fashion-mnist cannot be had here" >&2
+}

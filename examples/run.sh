@@ -2,23 +2,32 @@
 # Installs what is missing, builds the examples, runs quickstart, then trains a language model for about two minutes.
 #
 #   examples/run.sh [arguments of train_language_model]
+#   examples/run.sh train_image_classifier [arguments]      another example in its place
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/cmake/packages.sh"
 
 need_base
 need_header libcli11-dev CLI/CLI.hpp
+need_header zlib1g-dev zlib.h
 install_missing
+
+program=train_language_model
+case ${1:-} in
+  train_* | taper_study | signal_propagation) program=$1; shift ;;
+esac
+if [ "$program" = train_image_classifier ]; then
+  want_fashion_mnist
 # The text is wanted, not needed: without it the trainer says so and reads another one.
-if ! command -v bible >/dev/null 2>&1 && ! apt_install bible-kjv; then
+elif [ "$program" != signal_propagation ] && ! command -v bible >/dev/null 2>&1 && ! apt_install bible-kjv; then
   echo "evenkeel: the text of Debian's package bible-kjv cannot be had here; another text is used" >&2
 fi
 
 start=$PWD
 cd "$root"
 cmake --preset release
-cmake --build build/release --target quickstart train_language_model
+cmake --build build/release --target quickstart "$program"
 # The trainer's arguments may name files relative to where this was called.
 cd "$start"
 "$root/build/release/examples/quickstart"
-exec "$root/build/release/examples/train_language_model" "$@"
+exec "$root/build/release/examples/$program" "$@"

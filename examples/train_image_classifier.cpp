@@ -1,0 +1,288 @@
+// Trains a small residual network on Fashion-MNIST, with the norms and residual recipes of evenkeel, on the CPU.
+#include "nn/cross_entropy.hpp"
+#include "nn/curve_file.hpp"
+#include "nn/fashion_mnist.hpp"
+#include "nn/image_classifier.hpp"
+#include "nn/progress_bar.hpp"
+#include "nn/provenance.hpp"
+#include "nn/schedule.hpp"
+#include "nn/sgd.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+namespace ek = evenkeel;
+using ek::Index;
+
+struct Options {
+  std::string recipe = "standard";
+  std::string norm;
+  Index depth = 14;
+  Index batch = 128;
+  long epochs = 5;
+  long steps = 0;
+  double learning_rate = 0;
+  double weight_decay = 5e-4;
+  double clip = -1, clip_norm = -1;
+  std::uint64_t seed = 1;
+  int threads = std::max(1, int(std::thread::hardware_concurrency()));
+  Index train_images = 60000;
+  Index test_images = 10000;
+  std::string data = nn::fashion_mnist_folder;
+  std::string curve;
+};
+
+constexpr const char* curve_header = "step,train_loss,learning_rate,gradient_norm,test_loss,test_accuracy,seconds";
+
+void add_options(CLI::App& app, Options& o) {
+  app.add_option("--recipe", o.recipe, "standard, fixup, nfnet, skip_init, layer_scale or depth_scale")
+      ->capture_default_str();
+  app.add_option("--norm", o.norm,
+                 "batch, group, instance, dyt, weight, scaled_ws or none (default: what the recipe is for)");
+  app.add_option("--depth", o.depth, "stem, two 3x3 convolutions a block, classifier: even")->capture_default_str();
+  app.add_option("--batch", o.batch, "images per step")->capture_default_str();
+  app.add_option("--epochs", o.epochs, "times through the training images")->capture_default_str();
+  app.add_option("--steps", o.steps, "training steps, in place of epochs");
+  app.add_option("--learning-rate", o.learning_rate, "at its peak (default: 0.1 * batch/128)");
+  app.add_option("--weight-decay", o.weight_decay, "of weights")->capture_default_str();
+  app.add_option("--clip", o.clip, "adaptive gradient clipping, 0 for none (default: 0.08 for nfnet, else none)");
+  app.add_option("--clip-norm", o.clip_norm,
+                 "largest norm of all gradients, 0 for none (default: 1 for fixup and skip_init, else none)");
+  app.add_option("--seed", o.seed, "of weights and batches")->capture_default_str();
+  app.add_option("--threads", o.threads, "the result does not depend on them")->capture_default_str();
+  app.add_option("--train-images", o.train_images, "the first ones of the 60000")->capture_default_str();
+  app.add_option("--test-images", o.test_images, "the first ones of the 10000")->capture_default_str();
+  app.add_option("--data", o.data, "folder of the four files of Fashion-MNIST")->capture_default_str();
+  app.add_option("--curve", o.curve, "CSV file for the losses");
+}
+
+void require(bool condition, const std::string& sentence) {
+  if (!condition) throw std::runtime_error(sentence);
+}
+
+/// Checks the options and fills in those that others decide.
+nn::ImageClassifierShape settle(Options& o) {
+  const auto positive = [](const char* name, auto value) {
+    require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
+  };
+  const auto recipe = nn::recipe_from(o.recipe);
+  require(recipe.has_value(),
+          "--recipe must be standard, fixup, nfnet, skip_init, layer_scale or depth_scale, not " + o.recipe);
+  if (o.norm.empty()) o.norm = nn::name_of(nn::norm_of(*recipe));
+  const auto norm = nn::image_norm_from(o.norm);
+  require(norm.has_value(), "--norm must be batch, group, instance, dyt, weight, scaled_ws or none, not " + o.norm);
+  require(nn::goes_with(*recipe, *norm), "--recipe " + o.recipe + " does not go with --norm " + o.norm + ", but with " +
+                                             nn::name_of(nn::norm_of(*recipe)));
+  require(o.depth >= 8 && o.depth % 2 == 0,
+          "--depth must be an even number of at least 8, not " + std::to_string(o.depth));
+  require(o.depth <= 10000, "--depth must be at most 10000, not " + std::to_string(o.depth));
+  positive("--batch", o.batch);
+  positive("--epochs", o.epochs);
+  positive("--threads", o.threads);
+  positive("--train-images", o.train_images);
+  positive("--test-images", o.test_images);
+  require(o.steps >= 0, "--steps must not be negative");
+  require(o.batch <= o.train_images,
+          "--batch " + std::to_string(o.batch) + " is more than --train-images " + std::to_string(o.train_images));
+  require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
+  if (o.learning_rate == 0) o.learning_rate = 0.1 * double(o.batch) / 128;
+  require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
+  require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "--weight-decay must not be negative");
+  if (o.clip == -1) o.clip = recipe == ek::ResidualNetRecipe::nfnet ? 0.08 : 0;
+  require(std::isfinite(o.clip) && o.clip >= 0, "--clip must not be negative");
+  const bool bare = recipe == ek::ResidualNetRecipe::fixup || recipe == ek::ResidualNetRecipe::skip_init;
+  if (o.clip_norm == -1) o.clip_norm = bare ? 1 : 0;
+  require(std::isfinite(o.clip_norm) && o.clip_norm >= 0, "--clip-norm must not be negative");
+  return {.depth = o.depth, .norm = *norm, .recipe = *recipe};
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// The first Ctrl-C ends the training after the current step, the second one ends the process.
+void catch_interrupt() {
+  std::signal(SIGINT, [](int) {
+    interrupted = 1;
+    std::signal(SIGINT, SIG_DFL);
+  });
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::string format(const char* pattern, auto... values) {
+  char line[256];
+  std::snprintf(line, sizeof line, pattern, values...);
+  return line;
+}
+
+struct TestFigures {
+  double loss, accuracy;
+};
+
+class Training {
+ public:
+  Training(const Options& options, const nn::ImageClassifierShape& shape, const Eigen::ThreadPoolDevice& device,
+           nn::LabelledImages train, nn::LabelledImages test)
+      : options_(options),
+        device_(device),
+        train_(std::move(train)),
+        test_(std::move(test)),
+        network_(shape, options.seed),
+        sgd_(parameters(network_), {.weight_decay = options.weight_decay}),
+        per_epoch_(train_.count() / options.batch),  // what is left over waits for the next epoch
+        steps_(options.steps > 0 ? options.steps : options.epochs * per_epoch_) {}
+
+  void run(nn::CurveFile& curve) {
+    const nn::Schedule schedule{options_.learning_rate, std::min(100L, steps_ / 10), steps_, 0};
+    const long interval = std::max(1L, steps_ / 100);
+    const int tests = 5;
+    nn::ProgressBar bar(steps_);
+    const auto start = std::chrono::steady_clock::now();
+    double loss_sum = 0;
+    for (long losses = 0; done_ < steps_ && !interrupted;) {
+      const double learning_rate = schedule(done_), loss = step(learning_rate);
+      const double gradient_norm = gradient_norm_;
+      loss_sum += loss;
+      ++losses;
+      bar.show(done_, loss, double(done_ * options_.batch) / seconds_since(start), "images");
+      const bool last = done_ == steps_ || interrupted || !std::isfinite(loss);
+      const bool tested = last || done_ * tests / steps_ != (done_ - 1) * tests / steps_;
+      if (done_ > 20 && done_ % interval != 0 && !tested) continue;
+      train_loss_ = loss_sum / double(losses);
+      loss_sum = 0;
+      losses = 0;
+      std::string result = ",";
+      if (tested) {
+        figures_ = test();
+        result = format("%.5f,%.4f", figures_.loss, figures_.accuracy);
+        bar.clear();
+        std::printf("step %5ld  train loss %.4f  test loss %.4f  accuracy %.2f%%\n", done_, train_loss_, figures_.loss,
+                    100 * figures_.accuracy);
+        std::fflush(stdout);
+      }
+      seconds_ = seconds_since(start);
+      curve.row(format("%ld,%.6f,%.6g,%.6g,%s,%.2f", done_, train_loss_, learning_rate, gradient_norm, result.c_str(),
+                       seconds_));
+      if (!std::isfinite(loss)) {
+        std::printf("the loss is not finite: the training ends here\n");
+        break;
+      }
+    }
+  }
+
+  void print_result(const std::string& command) const {
+    std::printf("\ntest accuracy %.2f%% after %ld steps in %.0f seconds\n", 100 * figures_.accuracy, done_, seconds_);
+    std::printf(
+        "RESULT image_classifier recipe=%s norm=%s depth=%td batch=%td steps=%ld learning_rate=%g seed=%llu threads=%d "
+        "train_images=%td test_images=%td train_loss=%.6f test_loss=%.6f test_accuracy=%.4f seconds=%.1f commit=%s "
+        "command='%s'\n",
+        options_.recipe.c_str(), options_.norm.c_str(), options_.depth, options_.batch, done_, options_.learning_rate,
+        static_cast<unsigned long long>(options_.seed), options_.threads, train_.count(), test_.count(), train_loss_,
+        figures_.loss, figures_.accuracy, seconds_, nn::commit().c_str(), command.c_str());
+  }
+
+ private:
+  static std::vector<ek::ParameterRef<float>> parameters(nn::ImageClassifier& network) {
+    std::vector<ek::ParameterRef<float>> all;
+    network.for_each_parameter([&](ek::ParameterRef<float> p) { all.push_back(p); });
+    return all;
+  }
+
+  double step(double learning_rate) {
+    const long epoch = done_ / per_epoch_, place = done_ % per_epoch_;
+    if (place == 0 || order_.empty()) order_ = nn::shuffled(train_.count(), options_.seed, epoch);
+    const nn::ImageBatch batch = nn::batch_of(train_, order_, place * options_.batch, options_.batch);
+    const double loss =
+        nn::softmax_cross_entropy(device_, network_.forward(device_, batch.images, true), batch.labels, dlogits_);
+    network_.zero_gradient();
+    network_.backward(device_, dlogits_);
+    gradient_norm_ = network_.clip_gradient_norm(device_, options_.clip_norm);
+    if (options_.clip > 0) network_.clip_gradient(device_, options_.clip);
+    sgd_.step(device_, learning_rate);
+    ++done_;
+    return std::isnan(loss) ? NAN : loss;  // printed without a sign
+  }
+
+  TestFigures test() {
+    std::vector<std::uint32_t> all(std::size_t(test_.count()));
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = std::uint32_t(i);
+    double loss = 0;
+    Index right = 0;
+    for (Index begin = 0; begin < test_.count(); begin += 100) {
+      const Index count = std::min<Index>(100, test_.count() - begin);
+      const nn::ImageBatch batch = nn::batch_of(test_, all, begin, count);
+      const auto& logits = network_.forward(device_, batch.images, false);
+      for (Index i = 0; i < count; ++i) {
+        Index answer;
+        logits.row(i).maxCoeff(&answer);
+        right += answer == batch.labels[std::size_t(i)];
+      }
+      loss += nn::softmax_cross_entropy(device_, logits, batch.labels, dlogits_) * double(count);
+    }
+    return {loss / double(test_.count()), double(right) / double(test_.count())};
+  }
+
+  const Options& options_;
+  const Eigen::ThreadPoolDevice& device_;
+  nn::LabelledImages train_, test_;
+  nn::ImageClassifier network_;
+  nn::Sgd<float> sgd_;
+  long per_epoch_, steps_, done_ = 0;
+  std::vector<std::uint32_t> order_;
+  nn::Matrix<float> dlogits_;
+  TestFigures figures_{};
+  double train_loss_ = 0, gradient_norm_ = 0, seconds_ = 0;
+};
+
+void train(const Options& options, const nn::ImageClassifierShape& shape, const std::string& command) {
+  if (!std::filesystem::exists(options.data))
+    throw std::runtime_error(options.data +
+                             ": is not there; Debian has the images in the package dataset-fashion-mnist");
+  nn::LabelledImages images = nn::read_fashion_mnist(options.data, "train");
+  nn::LabelledImages test_images = nn::read_fashion_mnist(options.data, "t10k");
+  images.keep(options.train_images);
+  test_images.keep(options.test_images);
+  // The thread that calls a device works too, so the pool has one less; a pool of none is not possible.
+  Eigen::ThreadPool pool(std::max(1, options.threads - 1));
+  const Eigen::ThreadPoolDevice device(&pool, options.threads);
+  nn::CurveFile curve(options.curve, curve_header);
+  Training training(options, shape, device, std::move(images), std::move(test_images));
+  catch_interrupt();
+  training.run(curve);
+  curve.finish();
+  training.print_result(command);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains a small residual network on Fashion-MNIST.");
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+    const nn::ImageClassifierShape shape = settle(options);
+    train(options, shape, nn::command_line(argc, argv));
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const std::exception& error) {
+    std::string line = error.what();
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    std::cerr << "train_image_classifier: " << line << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,202 @@
+// The image trainer as its users meet it: a process with arguments, two streams and an exit status.
+#include "support/catch.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#ifdef EVENKEEL_IMAGE_CLASSIFIER
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tests that need them say so in their output, and pass, where Debian's package dataset-fashion-mnist is missing.
+bool images_are_missing(const char* test) {
+  if (fs::exists("/usr/share/datasets/fashion-mnist")) return false;
+  WARN(test << ": skipped, the package dataset-fashion-mnist is not installed");
+  return true;
+}
+
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("evenkeel_image_classifier_" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  fs::path path_;
+};
+
+std::string read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Outcome {
+  int status;
+  std::string out, err;
+};
+
+Outcome run(const Folder& folder, const std::string& arguments) {
+  const std::string command = std::string("'") + EVENKEEL_IMAGE_CLASSIFIER + "' " + arguments + " >'" + folder / "out" +
+                              "' 2>'" + folder / "err" + "'";
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of('\n');
+  const std::size_t begin = text.rfind('\n', end);
+  return text.substr(begin + 1, end - begin);
+}
+
+std::string value_of(const std::string& result, const std::string& key) {
+  const std::size_t begin = result.find(" " + key + "=");
+  if (begin == std::string::npos) return {};
+  const std::size_t value = begin + key.size() + 2;
+  return result.substr(value, result.find(' ', value) - value);
+}
+
+// A column of a curve, NaN where it is empty.
+std::vector<double> column_of(const std::string& curve, int column) {
+  std::vector<double> values;
+  std::istringstream lines(curve);
+  std::string line;
+  while (std::getline(lines, line)) {
+    if (line.empty() || line[0] < '0' || line[0] > '9') continue;
+    std::istringstream fields(line);
+    std::string field;
+    for (int i = 0; i <= column; ++i) std::getline(fields, field, ',');
+    values.push_back(field.empty() ? NAN : std::stod(field));
+  }
+  return values;
+}
+constexpr int train_loss = 1, test_loss = 4;
+
+const std::string tiny = " --depth 8 --batch 8 --train-images 64 --test-images 50 ";
+
+}  // namespace
+
+TEST_CASE("examples: the image trainer answers mistakes with one line and status 2", "[examples]") {
+  const Folder folder;
+  fs::create_directories(folder / "damaged");
+  std::ofstream(folder / "damaged/train-images-idx3-ubyte.gz") << "no image";
+  struct Mistake {
+    std::string arguments, part_of_the_answer;
+  };
+  const std::vector<Mistake> mistakes{
+      {"--no-such-option 3", "--no-such-option"},
+      {"stray", "stray"},
+      {"--norm layer", "--norm must be batch, group, instance, dyt, weight, scaled_ws or none, not layer"},
+      {"--recipe big", "--recipe must be standard, fixup, nfnet, skip_init, layer_scale or depth_scale, not big"},
+      {"--recipe fixup --norm batch", "--recipe fixup does not go with --norm batch, but with none"},
+      {"--recipe nfnet --norm none", "--recipe nfnet does not go with --norm none, but with scaled_ws"},
+      {"--depth 7", "--depth must be an even number of at least 8, not 7"},
+      {"--depth 9", "--depth must be an even number of at least 8, not 9"},
+      {"--depth 1000000", "--depth must be at most 10000"},
+      {"--batch 0", "--batch must be at least 1"},
+      {"--batch 100 --train-images 99", "--batch 100 is more than --train-images 99"},
+      {"--epochs 0", "--epochs must be at least 1"},
+      {"--steps -1", "--steps must not be negative"},
+      {"--threads 0", "--threads must be at least 1"},
+      {"--learning-rate nan", "--learning-rate must be positive"},
+      {"--learning-rate -1", "--learning-rate must be positive"},
+      {"--weight-decay -1", "--weight-decay must not be negative"},
+      {"--clip -2", "--clip must not be negative"},
+      {"--clip-norm -2", "--clip-norm must not be negative"},
+      {"--train-images 0", "--train-images must be at least 1"},
+      {"--test-images 0", "--test-images must be at least 1"},
+      {"--data '" + folder / "missing" + "'", "package dataset-fashion-mnist"},
+      {"--data '" + folder / "." + "'", "train-images-idx3-ubyte.gz: cannot be opened"},
+      {"--data '" + folder / "damaged" + "'", "is not an IDX file"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    INFO(mistake.arguments);
+    const Outcome outcome = run(folder, "--curve '" + folder / "curve.csv" + "' " + mistake.arguments);
+    INFO(outcome.err);
+    CHECK(outcome.status == 2);
+    CHECK(outcome.out.empty());
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+    CHECK_THAT(outcome.err, support::contains_text(mistake.part_of_the_answer));
+    CHECK_FALSE(fs::exists(folder / "curve.csv"));
+    CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
+  }
+}
+
+TEST_CASE("examples: the image trainer's last line, curve and silence", "[examples]") {
+  if (images_are_missing("examples: the image trainer's last line, curve and silence")) return;
+  const Folder folder;
+  for (const std::string kind : {"standard batch", "standard group", "fixup none", "nfnet scaled_ws"}) {
+    INFO(kind);
+    const std::string recipe = kind.substr(0, kind.find(' ')), norm = kind.substr(kind.find(' ') + 1);
+    const std::string arguments =
+        tiny + "--steps 4 --seed 7 --recipe " + recipe + (norm == "group" ? " --norm group" : "");
+    const Outcome one = run(folder, arguments + " --threads 1 --curve '" + folder / "curve.csv" + "'");
+    REQUIRE(one.status == 0);
+    CHECK(one.err.empty());  // no progress bar where nobody watches
+    const std::string result = last_line(one.out);
+    CHECK(result.rfind("RESULT image_classifier recipe=" + recipe + " norm=" + norm + " depth=8 batch=8 ", 0) == 0);
+    CHECK(value_of(result, "steps") == "4");
+    CHECK(value_of(result, "seed") == "7");
+    CHECK(value_of(result, "threads") == "1");
+    for (const std::string key : {"test_accuracy", "seconds", "commit", "learning_rate"}) {
+      INFO(key);
+      CHECK_FALSE(value_of(result, key).empty());
+    }
+    CHECK_THAT(result, support::contains_text("command='train_image_classifier --depth 8 "));
+    const std::string curve = read(folder / "curve.csv");
+    CHECK(curve.rfind("step,train_loss,learning_rate,", 0) == 0);
+    CHECK(column_of(curve, train_loss).size() == 4);
+    CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
+
+    const std::string other = last_line(run(folder, arguments + " --threads 3").out);
+    CHECK(value_of(other, "train_loss") == value_of(result, "train_loss"));
+    CHECK(value_of(other, "test_loss") == value_of(result, "test_loss"));
+  }
+}
+
+TEST_CASE("examples: the first 20 steps of kept runs of the image trainer repeat", "[examples]") {
+  if (images_are_missing("examples: the first 20 steps of kept runs of the image trainer repeat")) return;
+  const Folder folder;
+  int runs = 0;
+  for (const auto& entry : fs::directory_iterator(EVENKEEL_RESULTS_DIR)) {
+    const std::string file = entry.path().filename().string();
+    if (file.rfind("image_classifier_first_steps_", 0) != 0) continue;
+    INFO(file);
+    ++runs;
+    // The first line of the file is "# train_image_classifier" and its arguments.
+    const std::string kept = read(entry.path().string()), name = "# train_image_classifier ";
+    REQUIRE(kept.rfind(name, 0) == 0);
+    const std::string arguments = kept.substr(name.size(), kept.find('\n') - name.size());
+    const Outcome outcome = run(folder, arguments + " --curve '" + folder / "curve.csv" + "'");
+    INFO(outcome.err);
+    REQUIRE(outcome.status == 0);
+    const std::string curve = read(folder / "curve.csv");
+    for (const int column : {train_loss, test_loss}) {
+      INFO("column " << column);
+      const std::vector<double> expected = column_of(kept, column), found = column_of(curve, column);
+      REQUIRE(expected.size() == 20);
+      REQUIRE(found.size() == 20);
+      CHECK(std::isfinite(expected[19]));
+      for (std::size_t step = 0; step < 20; ++step) {
+        INFO("step " << step + 1);
+        if (std::isfinite(expected[step])) CHECK(found[step] == Approx(expected[step]).epsilon(0).margin(1e-4));
+      }
+    }
+  }
+  CHECK(runs == 4);
+}
+
+#endif
