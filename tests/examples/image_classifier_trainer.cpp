@@ -1,9 +1,6 @@
 // The image trainer as its users meet it: a process with arguments, two streams and an exit status.
 #include "support/catch.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -16,6 +13,8 @@
 
 #ifdef EVENKEEL_IMAGE_CLASSIFIER
 
+#include "examples/process.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,46 +26,10 @@ bool images_are_missing(const char* test) {
   return true;
 }
 
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("evenkeel_image_classifier_" + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+using process::Folder, process::Outcome, process::last_line, process::read, process::value_of;
 
- private:
-  fs::path path_;
-};
-
-std::string read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-struct Outcome {
-  int status;
-  std::string out, err;
-};
-
-Outcome run(const Folder& folder, const std::string& arguments) {
-  const std::string command = std::string("'") + EVENKEEL_IMAGE_CLASSIFIER + "' " + arguments + " >'" + folder / "out" +
-                              "' 2>'" + folder / "err" + "'";
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder / "out"), read(folder / "err")};
-}
-
-std::string last_line(const std::string& text) {
-  const std::size_t end = text.find_last_not_of('\n');
-  const std::size_t begin = text.rfind('\n', end);
-  return text.substr(begin + 1, end - begin);
-}
-
-std::string value_of(const std::string& result, const std::string& key) {
-  const std::size_t begin = result.find(" " + key + "=");
-  if (begin == std::string::npos) return {};
-  const std::size_t value = begin + key.size() + 2;
-  return result.substr(value, result.find(' ', value) - value);
+Outcome train(const Folder& folder, const std::string& arguments) {
+  return process::run(folder, "train_image_classifier", arguments);
 }
 
 // A column of a curve, NaN where it is empty.
@@ -124,7 +87,7 @@ TEST_CASE("examples: the image trainer answers mistakes with one line and status
   };
   for (const Mistake& mistake : mistakes) {
     INFO(mistake.arguments);
-    const Outcome outcome = run(folder, "--curve '" + folder / "curve.csv" + "' " + mistake.arguments);
+    const Outcome outcome = train(folder, "--curve '" + folder / "curve.csv" + "' " + mistake.arguments);
     INFO(outcome.err);
     CHECK(outcome.status == 2);
     CHECK(outcome.out.empty());
@@ -143,7 +106,7 @@ TEST_CASE("examples: the image trainer's last line, curve and silence", "[exampl
     const std::string recipe = kind.substr(0, kind.find(' ')), norm = kind.substr(kind.find(' ') + 1);
     const std::string arguments =
         tiny + "--steps 4 --seed 7 --recipe " + recipe + (norm == "group" ? " --norm group" : "");
-    const Outcome one = run(folder, arguments + " --threads 1 --curve '" + folder / "curve.csv" + "'");
+    const Outcome one = train(folder, arguments + " --threads 1 --curve '" + folder / "curve.csv" + "'");
     REQUIRE(one.status == 0);
     CHECK(one.err.empty());  // no progress bar where nobody watches
     const std::string result = last_line(one.out);
@@ -161,7 +124,7 @@ TEST_CASE("examples: the image trainer's last line, curve and silence", "[exampl
     CHECK(column_of(curve, train_loss).size() == 4);
     CHECK_FALSE(fs::exists(folder / "curve.csv.part"));
 
-    const std::string other = last_line(run(folder, arguments + " --threads 3").out);
+    const std::string other = last_line(train(folder, arguments + " --threads 3").out);
     CHECK(value_of(other, "train_loss") == value_of(result, "train_loss"));
     CHECK(value_of(other, "test_loss") == value_of(result, "test_loss"));
   }
@@ -171,7 +134,7 @@ TEST_CASE("examples: the first 20 steps of kept runs of the image trainer repeat
   if (images_are_missing("examples: the first 20 steps of kept runs of the image trainer repeat")) return;
   const Folder folder;
   int runs = 0;
-  for (const auto& entry : fs::directory_iterator(EVENKEEL_RESULTS_DIR)) {
+  for (const auto& entry : fs::directory_iterator(EVENKEEL_EXAMPLES_SOURCE_DIR "/results")) {
     const std::string file = entry.path().filename().string();
     if (file.rfind("image_classifier_first_steps_", 0) != 0) continue;
     INFO(file);
@@ -180,7 +143,7 @@ TEST_CASE("examples: the first 20 steps of kept runs of the image trainer repeat
     const std::string kept = read(entry.path().string()), name = "# train_image_classifier ";
     REQUIRE(kept.rfind(name, 0) == 0);
     const std::string arguments = kept.substr(name.size(), kept.find('\n') - name.size());
-    const Outcome outcome = run(folder, arguments + " --curve '" + folder / "curve.csv" + "'");
+    const Outcome outcome = train(folder, arguments + " --curve '" + folder / "curve.csv" + "'");
     INFO(outcome.err);
     REQUIRE(outcome.status == 0);
     const std::string curve = read(folder / "curve.csv");

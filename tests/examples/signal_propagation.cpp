@@ -1,9 +1,6 @@
 // The survey of deep stacks as its users meet it: a process, its lines and its table.
 #include "support/catch.hpp"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,6 +9,8 @@
 #include <vector>
 
 #ifdef EVENKEEL_SIGNAL_PROPAGATION
+
+#include "examples/process.hpp"
 
 namespace {
 
@@ -23,14 +22,12 @@ struct Stack {
 };
 
 std::map<std::string, Stack> survey(const std::string& arguments) {
-  const fs::path folder = fs::temp_directory_path() / ("evenkeel_signal_propagation_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const std::string name = (folder / "survey").string(), out = (folder / "out").string();
-  const std::string program = EVENKEEL_SIGNAL_PROPAGATION;
-  REQUIRE(std::system(("'" + program + "' " + arguments + " --name '" + name + "' >'" + out + "'").c_str()) == 0);
+  const process::Folder folder;
+  const std::string name = folder / "survey";
+  REQUIRE(process::run(folder, "signal_propagation", arguments + " --name '" + name + "'").status == 0);
   CHECK(fs::exists(name + ".gnuplot"));
   std::map<std::string, Stack> stacks;
-  std::ifstream table(name + ".csv"), lines(out);
+  std::ifstream table(name + ".csv"), lines(folder / "out");
   std::string line;
   std::getline(table, line);
   CHECK(line == "stack,block,second_moment,gradient_norm");
@@ -49,7 +46,6 @@ std::map<std::string, Stack> survey(const std::string& arguments) {
     const auto stack = stacks.find(line.substr(0, line.find(' ')));
     if (stack != stacks.end()) stack->second.line = line;
   }
-  fs::remove_all(folder);
   return stacks;
 }
 
