@@ -209,6 +209,12 @@ TEST_CASE("a gain of 1.1 per layer explodes, one of 0.9 vanishes", "[probe]") {
   ek::Probe dead;
   for (int l = 0; l < 6; ++l) dead.forward("h" + std::to_string(l), l, Eigen::VectorXd::Constant(3, l < 2 ? 1.0 : 0.0));
   CHECK(dead.verdict().find(Condition::vanishing) != nullptr);
+
+  // However slowly: 1.02 per layer is below the limit, and 3700 times in 415 layers is not healthy.
+  const auto slow = [](int l) { return std::pow(1.02, l); };
+  check(stack(416, slow, one), Condition::exploding, ProbeKind::forward, 0, 0, slow(415));
+  check(stack(416, one, slow), Condition::vanishing, ProbeKind::backward, 415, 0, 1 / slow(415));
+  CHECK(stack(300, slow, one).verdict().find(Condition::exploding) == nullptr);
 }
 
 TEST_CASE("a stream without scales dilutes its deep layers", "[probe]") {
@@ -275,6 +281,16 @@ TEST_CASE("the first value that is not finite is named, and the rest is judged w
       verdict.text() ==
       "non-finite: 2 nan and 1 inf of 16 values first seen forward at block.2.out, layer 2, step 2; in 1 records after "
       "it\n");
+  ek::Probe overflow;  // squares that overflow from some layer on say nothing about the layers after it
+  for (int l = 0; l < 12; ++l)
+    overflow.forward("h" + std::to_string(l), l, Eigen::VectorXd::Constant(3, l < 6 ? 1.0 : infinity));
+  REQUIRE(overflow.verdict().findings.size() == 1);
+  CHECK(overflow.verdict().findings[0].condition == Condition::non_finite);
+  ek::Probe on_the_way;  // what led there is judged
+  for (int l = 0; l < 12; ++l)
+    on_the_way.forward("h" + std::to_string(l), l, Eigen::VectorXd::Constant(3, l < 6 ? std::pow(3, l) : infinity));
+  REQUIRE(on_the_way.verdict().find(Condition::exploding) != nullptr);
+  CHECK(on_the_way.verdict().find(Condition::exploding)->amount == Approx(243));
   ek::Probe update;
   update.parameter("w", 3, Eigen::Vector2d(1, 1), Eigen::Vector2d(0, nan), Eigen::Vector2d(infinity, 0));
   REQUIRE(update.verdict().findings.size() == 1);

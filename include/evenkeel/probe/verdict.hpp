@@ -42,6 +42,9 @@ struct ProbeThresholds {
   /// ... and by this factor in all. A sum of independent branches, which grows with the root of the depth, does one or
   /// the other, not both.
   double growth = 10;
+  /// exploding, vanishing as well: it changes by this factor from the first layer to the last, however slowly. The sum of
+  /// branches would need a million layers for it.
+  double total = 1000;
   /// diluted: the second moment of a signal that does not explode grows by this factor from the second recorded layer
   /// on. What a block adds, if it is of the size that the first ones have, is less than this part of what it is added
   /// to. The first layer does not count: it may be an embedding of another scale.
@@ -126,8 +129,8 @@ inline std::vector<Series> all_series(const std::vector<ProbeRecord>& records) {
   return all;
 }
 
-/// The place from which on sizes grow by `gain` or more per layer, and by `growth` in all; sizes.size() if there is
-/// none.
+/// The place from which on sizes grow by `gain` or more per layer, and by `growth` in all, or 0 where they grow by
+/// `total`; sizes.size() if there is none.
 inline std::size_t growing_from(const std::vector<double>& sizes, const ProbeThresholds& limits) {
   const std::size_t n = sizes.size();
   const auto grows = [&](std::size_t from, std::size_t to) {
@@ -139,19 +142,21 @@ inline std::size_t growing_from(const std::vector<double>& sizes, const ProbeThr
     for (std::size_t to = from + 1; all && to < n; ++to) all = grows(from, to);
     if (all) return from;
   }
-  return n;
+  return n > 3 && sizes[0] > 0 && sizes[n - 1] >= limits.total * sizes[0] ? 0 : n;
 }
 
 inline void judge_growth(const Series& series, const ProbeThresholds& limits, std::vector<Finding>& findings) {
+  // In the direction in which the signal or the gradient goes, up to where it is not finite any more.
+  std::vector<const ProbeRecord*> way;
+  for (const auto& [layer, record] : series.layers) way.push_back(record);
+  if (series.kind == ProbeKind::backward) std::reverse(way.begin(), way.end());
   std::vector<Index> layers;
   std::vector<double> sizes, inverse;
-  for (const auto& [layer, record] : series.layers) {
-    layers.push_back(layer);
-    sizes.push_back(series.kind == ProbeKind::forward ? std::sqrt(record->second_moment) : record->gradient_norm);
-  }
-  if (series.kind == ProbeKind::backward) {
-    std::reverse(layers.begin(), layers.end());
-    std::reverse(sizes.begin(), sizes.end());
+  for (const ProbeRecord* const record : way) {
+    const double size = series.kind == ProbeKind::forward ? std::sqrt(record->second_moment) : record->gradient_norm;
+    if (!record->finite() || !std::isfinite(size)) break;
+    layers.push_back(record->layer);
+    sizes.push_back(size);
   }
   for (const double size : sizes) inverse.push_back(1 / size);
   const char* const what = series.kind == ProbeKind::forward ? "signal" : "gradient";
