@@ -156,7 +156,8 @@ TEST_CASE("examples: weights move between models of different norms", "[examples
   for (const NormKind norm : {NormKind::taper_layer, NormKind::fake_layer}) {
     const auto other = run.start(options_of(norm));
     other->start_from(trained->weights());
-    CHECK(other->validation_loss(8) == trained->validation_loss(8));
+    // Not bits: the examples are compiled at -O1 here, where g++ contracts the loop that calibrates in another way.
+    CHECK(other->validation_loss(8) == Approx(trained->validation_loss(8)).epsilon(1e-6));
   }
   CHECK_THROWS_WITH(run.start(options_of(NormKind::rms))->start_from(trained->weights()),
                     support::contains_text("of another model"));
