@@ -64,6 +64,12 @@ install_missing() {
   fi
 }
 
+# The text of the language models. Without it another one is read, and the test that needs it is skipped.
+want_bible() {
+  command -v bible >/dev/null 2>&1 || apt_install bible-kjv ||
+    echo "evenkeel: the text of Debian's package bible-kjv cannot be had here" >&2
+}
+
 # The images of train_image_classifier. Without them it says what is missing, and its tests that read them are skipped.
 want_fashion_mnist() {
   [ -d /usr/share/datasets/fashion-mnist ] || apt_install dataset-fashion-mnist ||

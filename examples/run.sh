@@ -2,7 +2,7 @@
 # Installs what is missing, builds the examples, runs quickstart, then trains a language model for about two minutes.
 #
 #   examples/run.sh [arguments of train_language_model]
-#   examples/run.sh train_image_classifier [arguments]      another example in its place
+#   examples/run.sh train_image_classifier|taper_study|signal_propagation [arguments]      another example in its place
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/cmake/packages.sh"
@@ -16,12 +16,11 @@ program=train_language_model
 case ${1:-} in
   train_* | taper_study | signal_propagation) program=$1; shift ;;
 esac
-if [ "$program" = train_image_classifier ]; then
-  want_fashion_mnist
-# The text is wanted, not needed: without it the trainer says so and reads another one.
-elif [ "$program" != signal_propagation ] && ! command -v bible >/dev/null 2>&1 && ! apt_install bible-kjv; then
-  echo "evenkeel: the text of Debian's package bible-kjv cannot be had here; another text is used" >&2
-fi
+case $program in
+  train_image_classifier) want_fashion_mnist ;;
+  signal_propagation) ;;
+  *) want_bible ;;
+esac
 
 start=$PWD
 cd "$root"

@@ -9,6 +9,7 @@
 #include "nn/byte_text.hpp"
 #include "nn/language_model_trainer.hpp"
 #include "nn/paired.hpp"
+#include "nn/program.hpp"
 #include "nn/provenance.hpp"
 #include "nn/text_source.hpp"
 
@@ -119,12 +120,6 @@ class Rows {
   std::mutex mutex_;
 };
 
-std::string format(const char* pattern, auto... values) {
-  char line[512];
-  std::snprintf(line, sizeof line, pattern, values...);
-  return line;
-}
-
 /// Calls job(i) for i = 0 ... jobs-1, on so many threads. What a job throws, this throws.
 template <class Job>
 void run_jobs(int jobs, int threads, const Job& job) {
@@ -168,10 +163,6 @@ Mean mean_of(const std::vector<double>& values) {
   return m;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// Trains to the end, writes the curve, returns the validation loss.
 double train(nn::LanguageModelTrainer& trainer, long steps, Index windows, const std::string& prefix, Rows& curves,
              const std::function<void(long)>& before_step = {}) {
@@ -187,8 +178,8 @@ double train(nn::LanguageModelTrainer& trainer, long steps, Index windows, const
     ++losses;
     // The first steps one by one: a test repeats them.
     if (trainer.steps() > 20 && trainer.steps() % interval != 0 && trainer.steps() != steps) continue;
-    rows += prefix + format(",%ld,%.7f,%.5f,%.5f,%.5f,%.5f\n", trainer.steps(), loss_sum / double(losses), gate,
-                            f.logit_scale, f.gradient_norm, f.anchor_loss);
+    rows += prefix + nn::format(",%ld,%.7f,%.5f,%.5f,%.5f,%.5f\n", trainer.steps(), loss_sum / double(losses), gate,
+                                f.logit_scale, f.gradient_norm, f.anchor_loss);
     loss_sum = 0;
     losses = 0;
   }
@@ -218,12 +209,12 @@ void study_loss(const Options& o, const nn::ByteText& text, const Provenance& pr
         trainer_options(o, variant, o.widths[std::size_t(width)], std::uint64_t(seed + 1), o.steps), text, *device);
     const bool whole = o.stop_after == 0;
     const double loss = train(*trainer, whole ? o.steps : o.stop_after, o.quick || !whole ? 32 : 512,
-                              format("%s,%td,%d", variant.name, o.widths[std::size_t(width)], seed + 1), curves);
+                              nn::format("%s,%td,%d", variant.name, o.widths[std::size_t(width)], seed + 1), curves);
     losses[place(width, v, seed)] = loss;
     std::printf(
         "RESULT taper_study part=loss variant=%s width=%td seed=%d steps=%ld validation_loss=%.6f gate=%g seconds=%.1f "
         "commit=%s command=\"%s\"\n",
-        variant.name, o.widths[std::size_t(width)], seed + 1, o.steps, loss, trainer->gate(), seconds_since(start),
+        variant.name, o.widths[std::size_t(width)], seed + 1, o.steps, loss, trainer->gate(), nn::seconds_since(start),
         provenance.commit.c_str(), provenance.command.c_str());
     std::fflush(stdout);
   });
@@ -241,7 +232,7 @@ void study_loss(const Options& o, const nn::ByteText& text, const Provenance& pr
       }
       const Mean loss = mean_of(of_seeds), ratio = mean_of(ratios);
       std::printf("| %td | %s | %.4f +- %.4f | %s | %s |\n", o.widths[std::size_t(w)], loss_variants[v].name, loss.mean,
-                  loss.deviation, v == 0 ? "" : format("%+.2f%% +- %.2f", ratio.mean, ratio.deviation).c_str(),
+                  loss.deviation, v == 0 ? "" : nn::format("%+.2f%% +- %.2f", ratio.mean, ratio.deviation).c_str(),
                   papers[v]);
     }
   std::printf("\n");
@@ -291,7 +282,8 @@ void study_decode(const Options& o, const nn::ByteText& text, const Provenance& 
             if (round < 0) continue;
             seconds[m].push_back(decoded.write_seconds);
             if (m == 0) norm_seconds += decoded.write_norm_seconds;
-            rows.add(format("%td,%td,%td,%s,%d,%.6f\n", width, batch, prompt, names[m], round, decoded.write_seconds));
+            rows.add(
+                nn::format("%td,%td,%td,%s,%d,%.6f\n", width, batch, prompt, names[m], round, decoded.write_seconds));
           }
         const nn::Ratio unfused = nn::ratio_of(seconds[0], seconds[1]), folded = nn::ratio_of(seconds[0], seconds[2]),
                         all = nn::ratio_of(seconds[0], seconds[3]);
@@ -330,7 +322,7 @@ void study_finetune(const Options& o, const nn::ByteText& text, const Provenance
     const auto trainer =
         nn::make_trainer(trainer_options(o, variants[0], width, std::uint64_t(seed + 1), o.steps), text, *device);
     trained[std::size_t(seed)] =
-        train(*trainer, o.steps, windows, format("pretrained,%td,%d", width, seed + 1), curves);
+        train(*trainer, o.steps, windows, nn::format("pretrained,%td,%d", width, seed + 1), curves);
     weights[std::size_t(seed)] = trainer->weights();
   });
   run_jobs(count * o.seeds, o.threads, [&](int job) {
@@ -349,13 +341,13 @@ void study_finetune(const Options& o, const nn::ByteText& text, const Provenance
       if (done > 0) trainer->freeze_norms(std::min(norms, int(done * norms) + 1));
     };
     const double loss = train(*trainer, o.finetune_steps, windows,
-                              format("%s,%td,%d", variants[v].name, width, seed + 1), curves, freeze);
+                              nn::format("%s,%td,%d", variants[v].name, width, seed + 1), curves, freeze);
     losses[std::size_t(job)] = loss;
     std::printf(
         "RESULT taper_study part=finetune variant=%s width=%td seed=%d steps=%ld+%ld validation_loss=%.6f "
         "pretrained_loss=%.6f gate=%g seconds=%.1f commit=%s command=\"%s\"\n",
         variants[v].name, width, seed + 1, o.steps, o.finetune_steps, loss, trained[std::size_t(seed)], trainer->gate(),
-        seconds_since(start), provenance.commit.c_str(), provenance.command.c_str());
+        nn::seconds_since(start), provenance.commit.c_str(), provenance.command.c_str());
     std::fflush(stdout);
   });
   std::printf("\n| fine-tuned, width %td | validation loss, nats per byte | against vanilla |\n|---|---|---|\n", width);
@@ -367,7 +359,7 @@ void study_finetune(const Options& o, const nn::ByteText& text, const Provenance
     }
     const Mean loss = mean_of(of_seeds), ratio = mean_of(ratios);
     std::printf("| %s | %.4f +- %.4f | %s |\n", variants[v].name, loss.mean, loss.deviation,
-                v == 0 ? "" : format("%+.2f%% +- %.2f", ratio.mean, ratio.deviation).c_str());
+                v == 0 ? "" : nn::format("%+.2f%% +- %.2f", ratio.mean, ratio.deviation).c_str());
   }
   std::printf("\n");
 }
@@ -408,7 +400,7 @@ int main(int argc, char** argv) {
   app.add_option("--variants", o.variants, "of the part loss: some of baseline, internal_anchor, all_anchor, all")
       ->delimiter(',');
   app.add_option("--stop-after", o.stop_after, "steps, of the part loss: the beginning of a run that was kept");
-  app.add_flag("--quick", o.quick, "all parts, small: about three minutes");
+  app.add_flag("--quick", o.quick, "all parts, small: within three minutes");
   try {
     app.parse(argc, argv);
     if (o.quick) {

@@ -3,6 +3,7 @@
 #include "nn/curve_file.hpp"
 #include "nn/fashion_mnist.hpp"
 #include "nn/image_classifier.hpp"
+#include "nn/program.hpp"
 #include "nn/progress_bar.hpp"
 #include "nn/provenance.hpp"
 #include "nn/schedule.hpp"
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -69,64 +69,37 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--curve", o.curve, "CSV file for the losses");
 }
 
-void require(bool condition, const std::string& sentence) {
-  if (!condition) throw std::runtime_error(sentence);
-}
-
 /// Checks the options and fills in those that others decide.
 nn::ImageClassifierShape settle(Options& o) {
-  const auto positive = [](const char* name, auto value) {
-    require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
-  };
   const auto recipe = nn::recipe_from(o.recipe);
-  require(recipe.has_value(),
-          "--recipe must be standard, fixup, nfnet, skip_init, layer_scale or depth_scale, not " + o.recipe);
+  nn::require(recipe.has_value(),
+              "--recipe must be standard, fixup, nfnet, skip_init, layer_scale or depth_scale, not " + o.recipe);
   if (o.norm.empty()) o.norm = nn::name_of(nn::norm_of(*recipe));
   const auto norm = nn::image_norm_from(o.norm);
-  require(norm.has_value(), "--norm must be batch, group, instance, dyt, weight, scaled_ws or none, not " + o.norm);
-  require(nn::goes_with(*recipe, *norm), "--recipe " + o.recipe + " does not go with --norm " + o.norm + ", but with " +
-                                             nn::name_of(nn::norm_of(*recipe)));
-  require(o.depth >= 8 && o.depth % 2 == 0,
-          "--depth must be an even number of at least 8, not " + std::to_string(o.depth));
-  require(o.depth <= 10000, "--depth must be at most 10000, not " + std::to_string(o.depth));
-  positive("--batch", o.batch);
-  positive("--epochs", o.epochs);
-  positive("--threads", o.threads);
-  positive("--train-images", o.train_images);
-  positive("--test-images", o.test_images);
-  require(o.steps >= 0, "--steps must not be negative");
-  require(o.batch <= o.train_images,
-          "--batch " + std::to_string(o.batch) + " is more than --train-images " + std::to_string(o.train_images));
-  require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
+  nn::require(norm.has_value(), "--norm must be batch, group, instance, dyt, weight, scaled_ws or none, not " + o.norm);
+  nn::require(nn::goes_with(*recipe, *norm), "--recipe " + o.recipe + " does not go with --norm " + o.norm +
+                                                 ", but with " + nn::name_of(nn::norm_of(*recipe)));
+  nn::require(o.depth >= 8 && o.depth % 2 == 0,
+              "--depth must be an even number of at least 8, not " + std::to_string(o.depth));
+  nn::require(o.depth <= 10000, "--depth must be at most 10000, not " + std::to_string(o.depth));
+  nn::require_positive("--batch", o.batch);
+  nn::require_positive("--epochs", o.epochs);
+  nn::require_positive("--threads", o.threads);
+  nn::require_positive("--train-images", o.train_images);
+  nn::require_positive("--test-images", o.test_images);
+  nn::require(o.steps >= 0, "--steps must not be negative");
+  nn::require(o.batch <= o.train_images,
+              "--batch " + std::to_string(o.batch) + " is more than --train-images " + std::to_string(o.train_images));
+  nn::require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
   if (o.learning_rate == 0) o.learning_rate = 0.1 * double(o.batch) / 128;
-  require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
-  require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "--weight-decay must not be negative");
+  nn::require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
+  nn::require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "--weight-decay must not be negative");
   if (o.clip == -1) o.clip = recipe == ek::ResidualNetRecipe::nfnet ? 0.08 : 0;
-  require(std::isfinite(o.clip) && o.clip >= 0, "--clip must not be negative");
+  nn::require(std::isfinite(o.clip) && o.clip >= 0, "--clip must not be negative");
   const bool bare = recipe == ek::ResidualNetRecipe::fixup || recipe == ek::ResidualNetRecipe::skip_init;
   if (o.clip_norm == -1) o.clip_norm = bare ? 1 : 0;
-  require(std::isfinite(o.clip_norm) && o.clip_norm >= 0, "--clip-norm must not be negative");
+  nn::require(std::isfinite(o.clip_norm) && o.clip_norm >= 0, "--clip-norm must not be negative");
   return {.depth = o.depth, .norm = *norm, .recipe = *recipe};
-}
-
-volatile std::sig_atomic_t interrupted = 0;
-
-/// The first Ctrl-C ends the training after the current step, the second one ends the process.
-void catch_interrupt() {
-  std::signal(SIGINT, [](int) {
-    interrupted = 1;
-    std::signal(SIGINT, SIG_DFL);
-  });
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string format(const char* pattern, auto... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, pattern, values...);
-  return line;
 }
 
 struct TestFigures {
@@ -153,13 +126,13 @@ class Training {
     nn::ProgressBar bar(steps_);
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
-    for (long losses = 0; done_ < steps_ && !interrupted;) {
+    for (long losses = 0; done_ < steps_ && !nn::interrupted;) {
       const double learning_rate = schedule(done_), loss = step(learning_rate);
       const double gradient_norm = gradient_norm_;
       loss_sum += loss;
       ++losses;
-      bar.show(done_, loss, double(done_ * options_.batch) / seconds_since(start), "images");
-      const bool last = done_ == steps_ || interrupted || !std::isfinite(loss);
+      bar.show(done_, loss, double(done_ * options_.batch) / nn::seconds_since(start), "images");
+      const bool last = done_ == steps_ || nn::interrupted || !std::isfinite(loss);
       const bool tested = last || done_ * tests / steps_ != (done_ - 1) * tests / steps_;
       if (done_ > 20 && done_ % interval != 0 && !tested) continue;
       train_loss_ = loss_sum / double(losses);
@@ -168,15 +141,15 @@ class Training {
       std::string result = ",";
       if (tested) {
         figures_ = test();
-        result = format("%.5f,%.4f", figures_.loss, figures_.accuracy);
+        result = nn::format("%.5f,%.4f", figures_.loss, figures_.accuracy);
         bar.clear();
         std::printf("step %5ld  train loss %.4f  test loss %.4f  accuracy %.2f%%\n", done_, train_loss_, figures_.loss,
                     100 * figures_.accuracy);
         std::fflush(stdout);
       }
-      seconds_ = seconds_since(start);
-      curve.row(format("%ld,%.6f,%.6g,%.6g,%s,%.2f", done_, train_loss_, learning_rate, gradient_norm, result.c_str(),
-                       seconds_));
+      seconds_ = nn::seconds_since(start);
+      curve.row(nn::format("%ld,%.6f,%.6g,%.6g,%s,%.2f", done_, train_loss_, learning_rate, gradient_norm,
+                           result.c_str(), seconds_));
       if (!std::isfinite(loss)) {
         std::printf("the loss is not finite: the training ends here\n");
         break;
@@ -261,7 +234,7 @@ void train(const Options& options, const nn::ImageClassifierShape& shape, const 
   const Eigen::ThreadPoolDevice device(&pool, options.threads);
   nn::CurveFile curve(options.curve, curve_header);
   Training training(options, shape, device, std::move(images), std::move(test_images));
-  catch_interrupt();
+  nn::catch_interrupt();
   training.run(curve);
   curve.finish();
   training.print_result(command);

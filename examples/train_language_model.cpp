@@ -2,6 +2,7 @@
 #include "nn/byte_text.hpp"
 #include "nn/curve_file.hpp"
 #include "nn/language_model_trainer.hpp"
+#include "nn/program.hpp"
 #include "nn/progress_bar.hpp"
 #include "nn/text_source.hpp"
 
@@ -9,7 +10,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -82,43 +82,37 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--prompt", o.prompt, "what the sample continues")->capture_default_str();
 }
 
-void require(bool condition, const std::string& sentence) {
-  if (!condition) throw std::runtime_error(sentence);
-}
-
 void check(const Options& o) {
-  const auto positive = [](const char* name, auto value) {
-    require(value >= 1, std::string(name) + " must be at least 1, not " + std::to_string(value));
-  };
-  require(nn::start_from(o.init).has_value(), "--init must be gpt2, standard or mup, not " + o.init);
-  positive("--base-width", o.base_width);
-  require(o.init != "mup" || o.base_width % o.heads == 0,
-          "--heads " + std::to_string(o.heads) + " do not divide --base-width " + std::to_string(o.base_width));
+  nn::require(nn::start_from(o.init).has_value(), "--init must be gpt2, standard or mup, not " + o.init);
+  nn::require_positive("--base-width", o.base_width);
+  nn::require(o.init != "mup" || o.base_width % o.heads == 0,
+              "--heads " + std::to_string(o.heads) + " do not divide --base-width " + std::to_string(o.base_width));
   const bool taper = o.norm == "taper";
-  require(o.norm == "rms" || o.norm == "layer" || taper, "--norm must be rms, layer or taper, not " + o.norm);
-  require(o.taper == "internal" || o.taper == "all", "--taper must be internal or all, not " + o.taper);
-  require(o.variant == "rms" || o.variant == "layer", "--variant must be rms or layer, not " + o.variant);
-  require(!taper || o.placement == "pre", "--norm taper is for --placement pre, not " + o.placement);
-  require(!o.fold || (taper && o.taper_end <= 1), "--fold needs --norm taper and --taper-end of at most 1");
-  require(std::isfinite(o.anchor) && o.anchor >= 0, "--anchor must not be negative");
-  require(o.taper_start > 0 && o.taper_start < o.taper_end && std::isfinite(o.taper_end),
-          "--taper-start and --taper-end must be above 0, the start before the end");
-  require(nn::placement_from(o.placement).has_value(), "--placement must be pre, post or rezero, not " + o.placement);
-  positive("--depth", o.depth);
-  positive("--width", o.width);
-  positive("--heads", o.heads);
-  positive("--context", o.context);
-  positive("--batch", o.batch);
-  positive("--steps", o.steps);
-  positive("--threads", o.threads);
-  require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
-  require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
-  require(o.sample_length >= 0, "--sample-length must not be negative");
-  require(!o.prompt.empty(), "--prompt must not be empty");
+  nn::require(o.norm == "rms" || o.norm == "layer" || taper, "--norm must be rms, layer or taper, not " + o.norm);
+  nn::require(o.taper == "internal" || o.taper == "all", "--taper must be internal or all, not " + o.taper);
+  nn::require(o.variant == "rms" || o.variant == "layer", "--variant must be rms or layer, not " + o.variant);
+  nn::require(!taper || o.placement == "pre", "--norm taper is for --placement pre, not " + o.placement);
+  nn::require(!o.fold || (taper && o.taper_end <= 1), "--fold needs --norm taper and --taper-end of at most 1");
+  nn::require(std::isfinite(o.anchor) && o.anchor >= 0, "--anchor must not be negative");
+  nn::require(o.taper_start > 0 && o.taper_start < o.taper_end && std::isfinite(o.taper_end),
+              "--taper-start and --taper-end must be above 0, the start before the end");
+  nn::require(nn::placement_from(o.placement).has_value(),
+              "--placement must be pre, post or rezero, not " + o.placement);
+  nn::require_positive("--depth", o.depth);
+  nn::require_positive("--width", o.width);
+  nn::require_positive("--heads", o.heads);
+  nn::require_positive("--context", o.context);
+  nn::require_positive("--batch", o.batch);
+  nn::require_positive("--steps", o.steps);
+  nn::require_positive("--threads", o.threads);
+  nn::require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
+  nn::require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
+  nn::require(o.sample_length >= 0, "--sample-length must not be negative");
+  nn::require(!o.prompt.empty(), "--prompt must not be empty");
   const std::string heads = std::to_string(o.heads), width = std::to_string(o.width);
-  require(o.width % o.heads == 0, "--heads " + heads + " do not divide --width " + width);
-  require(o.width / o.heads % 2 == 0, "--width " + width + " gives each of " + heads +
-                                          " heads an odd width; rotary positions turn pairs of numbers");
+  nn::require(o.width % o.heads == 0, "--heads " + heads + " do not divide --width " + width);
+  nn::require(o.width / o.heads % 2 == 0, "--width " + width + " gives each of " + heads +
+                                              " heads an odd width; rotary positions turn pairs of numbers");
 }
 
 nn::TrainerOptions trainer_options(const Options& o) {
@@ -161,30 +155,10 @@ Text load_text(const Options& o) {
     }
   }
   const std::size_t fewest = nn::ByteText::fewest_bytes(o.context);
-  require(text.bytes.size() >= fewest, (o.data.empty() ? text.name : o.data) + ": has " +
-                                           std::to_string(text.bytes.size()) + " bytes, --context " +
-                                           std::to_string(o.context) + " needs at least " + std::to_string(fewest));
+  nn::require(text.bytes.size() >= fewest, (o.data.empty() ? text.name : o.data) + ": has " +
+                                               std::to_string(text.bytes.size()) + " bytes, --context " +
+                                               std::to_string(o.context) + " needs at least " + std::to_string(fewest));
   return text;
-}
-
-volatile std::sig_atomic_t interrupted = 0;
-
-/// The first Ctrl-C ends the training after the current step, the second one ends the process.
-void catch_interrupt() {
-  std::signal(SIGINT, [](int) {
-    interrupted = 1;
-    std::signal(SIGINT, SIG_DFL);
-  });
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string format(const char* pattern, auto... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, pattern, values...);
-  return line;
 }
 
 class Training {
@@ -199,23 +173,23 @@ class Training {
     nn::ProgressBar bar(options_.steps);
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
-    for (long losses = 0; trainer_->steps() < options_.steps && !interrupted;) {
+    for (long losses = 0; trainer_->steps() < options_.steps && !nn::interrupted;) {
       const nn::StepFigures figures = trainer_->step();
       loss_sum += figures.loss;
       ++losses;
       bar.show(trainer_->steps(), figures.loss, trainer_->tokens_per_second());
-      const bool last = trainer_->steps() == options_.steps || interrupted;
+      const bool last = trainer_->steps() == options_.steps || nn::interrupted;
       if (trainer_->steps() % interval != 0 && !last) continue;
       train_loss_ = loss_sum / double(losses);
       loss_sum = 0;
       losses = 0;
       // The last figure is the result, so it is worth more windows than those on the way.
       validation_loss_ = trainer_->validation_loss(last ? 512 : 64);
-      seconds_ = seconds_since(start);
-      curve.row(format("%ld,%.5f,%.5f,%.6g,%.5f,%.1f,%.4f,%.2f,%.5f,%.4f,%.5f", trainer_->steps(), train_loss_,
-                       validation_loss_, trainer_->learning_rate(trainer_->steps() - 1), figures.gradient_norm,
-                       trainer_->tokens_per_second(), trainer_->norm_share(), seconds_, trainer_->gate(),
-                       figures.logit_scale, figures.anchor_loss));
+      seconds_ = nn::seconds_since(start);
+      curve.row(nn::format("%ld,%.5f,%.5f,%.6g,%.5f,%.1f,%.4f,%.2f,%.5f,%.4f,%.5f", trainer_->steps(), train_loss_,
+                           validation_loss_, trainer_->learning_rate(trainer_->steps() - 1), figures.gradient_norm,
+                           trainer_->tokens_per_second(), trainer_->norm_share(), seconds_, trainer_->gate(),
+                           figures.logit_scale, figures.anchor_loss));
       bar.clear();
       std::printf("step %5ld  train loss %.4f  validation loss %.4f  %.0f tokens/s\n", trainer_->steps(), train_loss_,
                   validation_loss_, trainer_->tokens_per_second());
@@ -236,8 +210,8 @@ class Training {
         "\nvalidation loss %.4f nats per byte after %ld steps, %.0f tokens per second, norms %.1f%% of a step\n",
         validation_loss_, trainer_->steps(), trainer_->tokens_per_second(), 100 * trainer_->norm_share());
     const std::string taper = options_.norm == "taper"
-                                  ? format(" taper=%s variant=%s anchor=%g", options_.taper.c_str(),
-                                           options_.variant.c_str(), options_.anchor)
+                                  ? nn::format(" taper=%s variant=%s anchor=%g", options_.taper.c_str(),
+                                               options_.variant.c_str(), options_.anchor)
                                   : "";
     std::printf(
         "RESULT language_model norm=%s%s placement=%s init=%s learning_rate=%g depth=%td width=%td steps=%ld seed=%llu "
@@ -262,7 +236,7 @@ void train(const Options& options, const Text& source) {
   const nn::ByteText text(source.bytes, options.context);
   nn::CurveFile curve(options.curve, curve_header);
   Training training(options, text, device);
-  catch_interrupt();
+  nn::catch_interrupt();
   training.run(curve);
   curve.finish();
   if (options.sample_length > 0) {

@@ -37,9 +37,9 @@ need_header libcli11-dev CLI/CLI.hpp
 need_header zlib1g-dev zlib.h
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_library libboost-context-dev boost_context
-need_command bible-kjv bible
 [ "$preset" != clang ] || need_command clang clang++
 install_missing
+want_bible
 want_fashion_mnist
 
 cd "$root"

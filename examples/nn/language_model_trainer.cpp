@@ -9,6 +9,7 @@
 #include "nn/checkpoint.hpp"
 #include "nn/cross_entropy.hpp"
 #include "nn/language_model.hpp"
+#include "nn/program.hpp"
 #include "nn/schedule.hpp"
 
 #include <algorithm>
@@ -144,9 +145,6 @@ class Trainer final : public LanguageModelTrainer {
     return ek::Role::norm_weight;
   }
 
-  static double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
   long timed_steps() const { return steps_ - first_step_; }
 
   Norm make_norm(bool last) const {

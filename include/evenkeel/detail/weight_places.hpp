@@ -1,6 +1,7 @@
 /// Where the elements of a weight with named axes lie, whatever its storage order and strides.
 #pragma once
 
+#include "evenkeel/detail/places.hpp"
 #include "evenkeel/view.hpp"
 
 #include <cstddef>
@@ -38,16 +39,10 @@ class WeightPlaces {
 
   /// Offsets of all indices of the axes but `axis` and `other`, the last axis fastest.
   std::vector<Index> offsets_without(int axis, int other = -1) const {
-    std::vector<Index> offsets{0};
-    for (int a = 0; a < layout_.rank; ++a) {
-      if (a == axis || a == other) continue;
-      std::vector<Index> longer;
-      longer.reserve(offsets.size() * static_cast<std::size_t>(extent(a)));
-      for (const Index begin : offsets)
-        for (Index i = 0; i < extent(a); ++i) longer.push_back(begin + i * stride(a));
-      offsets.swap(longer);
-    }
-    return offsets;
+    std::vector<int> rest;
+    for (int a = 0; a < layout_.rank; ++a)
+      if (a != axis && a != other) rest.push_back(a);
+    return offsets_along(layout_, rest);
   }
 
   /// The offset of the middle of all axes but two: index extent / 2 of each.
