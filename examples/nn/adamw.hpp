@@ -1,5 +1,6 @@
 #pragma once
 
+#include "evenkeel/clipping.hpp"
 #include "evenkeel/parameter.hpp"
 #include "nn/checkpoint.hpp"
 #include "nn/parallel.hpp"
@@ -46,17 +47,7 @@ class AdamW {
   /// Scales all gradients so that their common norm is at most `limit`; returns the norm that they had.
   template <class Device>
   double clip_gradient(const Device& device, double limit) {
-    std::vector<double> squares(parameters_.size());
-    for_each_parameter(device, [&](std::size_t i, auto, auto gradient) {
-      squares[i] = gradient.template cast<double>().square().sum();
-    });
-    double sum = 0;
-    for (const double s : squares) sum += s;
-    const double norm = std::sqrt(sum);
-    if (norm > limit) {
-      for_each_parameter(device, [&](std::size_t, auto, auto gradient) { gradient *= T(limit / norm); });
-    }
-    return norm;
+    return ek::clip_global_gradient_norm(device, parameters_, limit);
   }
 
   template <class Device>

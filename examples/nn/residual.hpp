@@ -61,6 +61,7 @@ class Residual {
 
   /// Leaves out the norm, once what it does is in the sublayer's first layer.
   void fold_norm() {
+    if (!std::holds_alternative<Pre>(block_)) throw std::logic_error("fold_norm: the norm has been folded already");
     Pre& pre = std::get<Pre>(block_);
     fold_into(pre.norm.norm(), pre.sublayer.projection());
     block_ = Folded{Sublayer(std::move(pre.sublayer))};

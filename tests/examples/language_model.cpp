@@ -35,12 +35,12 @@ std::vector<std::uint8_t> random_bytes(std::size_t count, int vocabulary, std::u
 
 // Up to 40 entries of each parameter, spread over it: all 2000 would take minutes under a sanitizer.
 template <class Norm>
-void check_gradients(Placement placement) {
+void check_gradients(Placement placement, nn::Start start = nn::Start::gpt2) {
   const support::ThreadPool pool(2);
   const Eigen::ThreadPoolDevice& device = pool.device();
   nn::LanguageModel<double, Norm> model(
       {.vocabulary = 11, .depth = 2, .width = 8, .heads = 2, .context = 5, .placement = placement});
-  model.initialize(1);
+  model.initialize(1, nn::plan_of(model.shape(), start, 4));
   std::uint64_t seed = 0;
   for (auto p : model.parameters()) {  // away from ones and zeros, where gradients vanish or agree by chance
     const auto noise = support::normal<double>(std::size_t(p.size), ++seed, 0, 0.4);
@@ -108,6 +108,24 @@ TEST_CASE("examples: the language model's gradients, RMSNorm", "[examples]") {
     INFO("placement " << int(placement));
     check_gradients<ek::RmsNorm<double>>(placement);
   }
+}
+
+TEST_CASE("examples: the language model's gradients in muP, whose logits are scaled", "[examples]") {
+  check_gradients<ek::RmsNorm<double>>(Placement::pre, nn::Start::mup);
+}
+
+TEST_CASE("examples: muP divides the logits of the same weights by the width's ratio", "[examples]") {
+  const support::ThreadPool pool(1);
+  nn::LanguageModel<double, ek::RmsNorm<double>> model(
+      {.vocabulary = 11, .depth = 1, .width = 8, .heads = 1, .context = 5});
+  const auto tokens = random_bytes(5, 11, 1);
+  const auto largest = [&](nn::Start start) {
+    model.initialize(1, nn::plan_of(model.shape(), start, 4));
+    for (auto p : model.parameters())  // but for the embedding all weights 0: what enters reaches the head
+      if (p.name != "embedding" && p.name != "weight") std::fill_n(p.value, p.size, 0.0);
+    return model.forward(pool.device(), tokens).cwiseAbs().maxCoeff();
+  };
+  CHECK(largest(nn::Start::mup) == Approx(largest(nn::Start::standard) / 2).epsilon(1e-12));
 }
 
 TEST_CASE("examples: the language model's gradients, LayerNorm", "[examples]") {

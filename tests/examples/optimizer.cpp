@@ -27,6 +27,18 @@ TEST_CASE("examples: AdamW takes the steps computed by hand", "[examples]") {
   CHECK(*bias.value() == Approx(0.90 + 0.1 * 0.2894737 / 0.7966275).epsilon(1e-7));
 }
 
+TEST_CASE("examples: AdamW's factors scale the step and the decay of one parameter", "[examples]") {
+  ek::Parameter<double> a("a", 1), b("b", 1);
+  a.fill(1.0);
+  b.fill(1.0);
+  nn::AdamW<double> adamw({a.ref(), b.ref()}, {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
+  adamw.set_factors({{.learning_rate = 1, .weight_decay = 1}, {.learning_rate = 0.25, .weight_decay = 4}});
+  *a.gradient() = *b.gradient() = 0.5;
+  adamw.step(ek::serial, 0.1);  // a whole step, as above
+  CHECK(*a.value() == Approx(0.99 - 0.1).epsilon(1e-7));
+  CHECK(*b.value() == Approx(0.99 - 0.025).epsilon(1e-7));
+}
+
 TEST_CASE("examples: gradients are clipped by their common norm", "[examples]") {
   support::for_each_device([](const auto& device) {
     ek::Parameter<float> a("a", 2), b("b", 1);
