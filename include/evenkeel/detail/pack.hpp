@@ -6,6 +6,7 @@
 /// to memory, which cost 4 to 30 times (LayerNorm forward and backward, 64 x 768, 2026-11-29).
 #pragma once
 
+#include "evenkeel/detail/half_pack.hpp"
 #include "evenkeel/detail/vocabulary.hpp"
 #include "evenkeel/device.hpp"
 
@@ -18,10 +19,6 @@
 
 namespace evenkeel::detail {
 inline namespace EVENKEEL_ISA {
-
-/// Lanes of a register for the accumulator type A. Wider packs spill: 16 lanes on 4-lane registers cost 3-4 times.
-template <class A>
-inline constexpr int pack_size = std::max<int>(EIGEN_MAX_STATIC_ALIGN_BYTES, 16) / static_cast<int>(sizeof(A));
 
 /// A value: every operator returns a finished pack, so `auto` and nested expressions are safe.
 template <class A>
@@ -123,6 +120,57 @@ EVENKEEL_HOST A lane_sum(const Pack<A>& p) {
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
+inline namespace EVENKEEL_ISA {
+
+/// Loads one value, or a pack of neighbouring values, of T as V.
+template <class V, class T>
+EVENKEEL_HOST V load(const T* p) {
+  using A = typename Lanes<V>::Scalar;
+  if constexpr (std::is_same_v<V, A>) {
+    return value_of<A>(p);
+  } else if constexpr (std::is_same_v<T, A>) {
+    V v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+  } else if constexpr (std::is_same_v<A, float> && HasVector<T>) {
+    return V::of(typename V::Vector(HalfVector<T>::load(p)));
+  } else {
+    return V::of(typename V::Lanes(Eigen::Map<const Eigen::Array<T, V::size, 1>>(p).template cast<A>()));
+  }
+}
+
+template <class V, class T>
+EVENKEEL_HOST void store(T* p, const V& v) {
+  using A = typename Lanes<V>::Scalar;
+  if constexpr (std::is_same_v<V, A>) {
+    *p = rounded_to<T>(v);
+  } else if constexpr (std::is_same_v<T, A>) {
+    std::memcpy(p, &v, sizeof v);
+  } else if constexpr (std::is_same_v<A, float> && HasVector<T>) {
+    HalfVector<T>::store(p, v.get());
+  } else {
+    Eigen::Map<Eigen::Array<T, V::size, 1>> m(p);
+    m = v.lanes().template cast<T>();
+  }
+}
+
+/// Up to a pack of values that lie `stride` apart; lanes beyond `count` repeat the first. Out of line, since a copy of
+/// variable length near accumulators would send them to memory.
+template <class V, class T>
+EVENKEEL_NOINLINE V load_lanes(const T* p, Index stride, int count) {
+  using A = typename Lanes<V>::Scalar;
+  A lane[V::size];
+  for (int j = 0; j < V::size; ++j) lane[j] = value_of<A>(p + (j < count ? j * stride : 0));
+  return load<V>(lane);
+}
+
+template <class V, class T>
+EVENKEEL_NOINLINE void store_lanes(T* p, Index stride, int count, const V& v) {
+  for (int j = 0; j < count; ++j) p[j * stride] = rounded_to<T>(v[j]);
+}
+
+}  // namespace EVENKEEL_ISA
+
 template <class A>
 struct Lanes<Pack<A>> {
   using V = Pack<A>;
@@ -147,58 +195,17 @@ struct Lanes<Pack<A>> {
   }
   template <class T>
   static V round_to(const V& a) {
-    return V::of(typename V::Lanes(a.lanes().template cast<T>().template cast<A>()));
+    T rounded[V::size];
+    store<V>(rounded, a);
+    return load<V>(rounded);
   }
 };
-
-inline namespace EVENKEEL_ISA {
-
-/// Loads one value, or a pack of neighbouring values, of T as V.
-template <class V, class T>
-EVENKEEL_HOST V load(const T* p) {
-  using A = typename Lanes<V>::Scalar;
-  if constexpr (std::is_same_v<V, A>) {
-    return static_cast<A>(*p);
-  } else if constexpr (std::is_same_v<T, A>) {
-    V v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-  } else {
-    return V::of(typename V::Lanes(Eigen::Map<const Eigen::Array<T, V::size, 1>>(p).template cast<A>()));
-  }
-}
-
-template <class V, class T>
-EVENKEEL_HOST void store(T* p, const V& v) {
-  using A = typename Lanes<V>::Scalar;
-  if constexpr (std::is_same_v<V, A>) {
-    *p = static_cast<T>(v);
-  } else if constexpr (std::is_same_v<T, A>) {
-    std::memcpy(p, &v, sizeof v);
-  } else {
-    Eigen::Map<Eigen::Array<T, V::size, 1>> m(p);
-    m = v.lanes().template cast<T>();
-  }
-}
-
-/// Up to a pack of values that lie `stride` apart; lanes beyond `count` repeat the first. Out of line, since a copy of
-/// variable length near accumulators would send them to memory.
-template <class V, class T>
-EVENKEEL_NOINLINE V load_lanes(const T* p, Index stride, int count) {
-  using A = typename Lanes<V>::Scalar;
-  A lane[V::size];
-  for (int j = 0; j < V::size; ++j) lane[j] = static_cast<A>(p[j < count ? j * stride : 0]);
-  return load<V>(lane);
-}
-
-template <class V, class T>
-EVENKEEL_NOINLINE void store_lanes(T* p, Index stride, int count, const V& v) {
-  for (int j = 0; j < count; ++j) p[j * stride] = static_cast<T>(v[j]);
-}
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
+
+inline namespace EVENKEEL_ISA {
 
 /// 1 in the lanes first..last-1, else 0.
 template <class V>
