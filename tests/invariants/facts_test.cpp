@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -72,59 +75,123 @@ TEST_CASE("fact 2: BatchNorm centres each feature in training, follows the mean,
 }
 
 constexpr ek::Index width = 64, batch = 16;
-constexpr std::size_t depth = 48;
 
-// The norm of the last block's weight gradient over the first's: torch's default Linear, torch seed 0, loss
-// mean(out^2).
+template <class Block>
+struct Stack {
+  std::vector<Block> blocks;
+  residual_test::Linear<float> head;
+};
+
+/// Blocks of draw()'s layers, and a head.
+template <class Block, class Draw>
+Stack<Block> stack_of(std::size_t depth, const Draw& draw) {
+  std::vector<Block> blocks;
+  for (std::size_t l = 0; l < depth; ++l) blocks.emplace_back(ek::LayerNorm<float>(width, {.eps = 1e-5}), draw());
+  return {std::move(blocks), draw()};
+}
+
+/// Norms of weight gradients of the loss mean(out^2), in the first block and in the last.
+struct GradientNorms {
+  double first, last;
+};
+template <class Block>
+GradientNorms gradient_norms(Stack<Block>& stack, Matrix x, bool final_norm) {
+  const std::size_t depth = stack.blocks.size();
+  std::vector<Matrix> inputs;
+  for (Block& block : stack.blocks) {
+    inputs.push_back(x);
+    Matrix y(x.rows(), width);
+    block.forward(ek::serial, x, y);
+    x = y;
+  }
+  Matrix normalized = x, out = x, gradient = x;
+  ek::LayerNorm<float> norm(width);
+  if (final_norm) norm.forward(ek::serial, x, normalized);
+  stack.head.forward(ek::serial, normalized, out);
+  stack.head.backward(ek::serial, Matrix(out * (2.0f / float(out.size()))), normalized, gradient);
+  if (final_norm) norm.backward(ek::serial, Matrix(gradient), x, gradient);
+  for (std::size_t l = depth; l-- > 0;) {
+    Matrix dx(x.rows(), width);
+    stack.blocks[l].backward(ek::serial, gradient, inputs[l], dx);
+    gradient = dx;
+  }
+  const auto norm_of = [](Block& block) {
+    const Eigen::Map<const Eigen::ArrayXf> dweight(block.sublayer.weight.gradient(), width * width);
+    return dweight.cast<double>().matrix().norm();
+  };
+  return {norm_of(stack.blocks.front()), norm_of(stack.blocks.back())};
+}
+
+using Pre = ek::PreNorm<ek::LayerNorm<float>, residual_test::Linear<float>>;
+using Post = ek::PostNorm<ek::LayerNorm<float>, residual_test::Linear<float>>;
+
+/// The last block's norm over the first's: 48 blocks, torch's default Linear, torch seed 0.
 template <class Block>
 double gradient_ratio() {
-  using Linear = residual_test::Linear<float>;
   ek::TorchRandom random(0);
-  const auto draw = [&] {
-    Linear linear(width);
+  auto stack = stack_of<Block>(48, [&] {
+    residual_test::Linear<float> linear(width);
     const ek::Fans fans{.in = width, .out = width};
     ek::torch_linear_uniform(linear.weight.value(), width * width, fans, random);
     ek::torch_linear_uniform(linear.bias.value(), width, fans, random);
     return linear;
-  };
-  std::vector<Block> blocks;
-  for (std::size_t i = 0; i < depth; ++i) blocks.emplace_back(ek::LayerNorm<float>(width, {.eps = 1e-5}), draw());
-  Linear head = draw();
+  });
   Matrix x(batch, width);
   random.fill_normal(x.data(), x.size());
-
-  std::vector<Matrix> inputs;
-  for (Block& block : blocks) {
-    inputs.push_back(x);
-    Matrix y(batch, width);
-    block.forward(ek::serial, x, y);
-    x = y;
-  }
-  Matrix out(batch, width), gradient(batch, width);
-  head.forward(ek::serial, x, out);
-  head.backward(ek::serial, Matrix(out * (2.0f / float(out.size()))), x, gradient);
-  for (std::size_t i = depth; i-- > 0;) {
-    Matrix dx(batch, width);
-    blocks[i].backward(ek::serial, gradient, inputs[i], dx);
-    gradient = dx;
-  }
-  const auto norm = [](Block& block) {
-    return Eigen::Map<const Eigen::ArrayXf>(block.sublayer.weight.gradient(), width * width)
-        .cast<double>()
-        .matrix()
-        .norm();
-  };
-  return norm(blocks.back()) / norm(blocks.front());
+  const GradientNorms norms = gradient_norms(stack, x, false);
+  return norms.last / norms.first;
 }
 
 TEST_CASE("fact 3: gradients of 48 blocks fade upwards in Pre-norm and grow in Post-norm", "[invariants][residual]") {
-  const double pre = gradient_ratio<ek::PreNorm<ek::LayerNorm<float>, residual_test::Linear<float>>>();
-  const double post = gradient_ratio<ek::PostNorm<ek::LayerNorm<float>, residual_test::Linear<float>>>();
+  const double pre = gradient_ratio<Pre>(), post = gradient_ratio<Post>();
   std::printf("fact 3: weight gradient of the last block over the first, Pre-norm %.4f (expected 0.4015)\n", pre);
   std::printf("fact 3: weight gradient of the last block over the first, Post-norm %.4f (expected 2.3457)\n", post);
   // Torch rounds its normals otherwise than we do, and 48 blocks carry that on: two decimals are safe.
   CHECK(std::abs(pre - 0.4015) < 5e-3);
   CHECK(std::abs(post - 2.3457) < 5e-3);
+}
+
+/// The mean norm in the last block over ten seeds: branches of gain 1, the head behind a norm, one row (rows of a stack
+/// of linear layers grow alike with depth, and their gradients would add up).
+template <class Block>
+double last_gradient(std::size_t depth, bool final_norm) {
+  double sum = 0;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    int drawn = 0;
+    auto stack = stack_of<Block>(depth, [&] {
+      residual_test::Linear<float> linear(width);
+      Eigen::Map<Matrix> weight(linear.weight.value(), width, width);
+      ek::xavier_normal(weight, ek::fans_of_linear(width, width), ek::RandomStream(seed, std::to_string(drawn++)));
+      return linear;
+    });
+    Matrix x(1, width);
+    ek::RandomStream(seed, "input").fill_normal(x.data(), x.size());
+    sum += gradient_norms(stack, x, final_norm).last;
+  }
+  return sum / 10;
+}
+
+TEST_CASE("fact 3: the last block's gradient is Post-norm's at any depth, and falls as 1/sqrt(depth) in Pre-norm",
+          "[invariants][residual]") {
+  // Xiong et al. 2020, theorem 1 and its counterpart.
+  std::vector<double> logs, pre, post;
+  for (const std::size_t depth : {6, 12, 24, 48, 96}) {
+    const double of_pre = last_gradient<Pre>(depth, true), of_post = last_gradient<Post>(depth, false);
+    std::printf(
+        "fact 3: depth %zu, ten seeds: weight gradient of the last block, Pre-norm %.3f (times sqrt(1 + depth) %.3f), "
+        "Post-norm %.3f\n",
+        depth, of_pre, of_pre * std::sqrt(1.0 + double(depth)), of_post);
+    logs.push_back(std::log(1.0 + double(depth)));
+    pre.push_back(std::log(of_pre));
+    post.push_back(std::log(of_post));
+  }
+  const auto slope = [&](const std::vector<double>& y) {
+    return (y.back() - y.front()) / (logs.back() - logs.front());
+  };
+  std::printf("fact 3: power of 1 + depth, Pre-norm %.3f (expected -0.5), Post-norm %.3f (expected 0)\n", slope(pre),
+              slope(post));
+  CHECK(std::abs(slope(pre) + 0.5) < 0.05);
+  CHECK(std::abs(slope(post)) < 0.05);
 }
 
 }  // namespace
