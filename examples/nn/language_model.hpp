@@ -35,9 +35,8 @@ class LanguageModel {
         stream_(std::size_t(2 * shape.depth + 1)) {
     const auto timed = [&] { return TimedNorm<Norm>(norm_stopwatch_, make_norm(false)); };
     for (Index i = 0; i < shape.depth; ++i) {
-      attention_.emplace_back(shape.placement, timed(),
-                              CausalSelfAttention<T>(shape.width, shape.heads, shape.context));
-      feed_forward_.emplace_back(shape.placement, timed(), SwiGlu<T>(shape.width, shape.hidden()));
+      attention_.emplace_back(shape, timed(), CausalSelfAttention<T>(shape.width, shape.heads, shape.context));
+      feed_forward_.emplace_back(shape, timed(), SwiGlu<T>(shape.width, shape.hidden()));
     }
   }
   // The norms point to the stopwatch.
@@ -173,7 +172,7 @@ class LanguageModel {
   std::vector<Residual<T, TimedNorm<Norm>, CausalSelfAttention<T>>> attention_;
   std::vector<Residual<T, TimedNorm<Norm>, SwiGlu<T>>> feed_forward_;
   TimedNorm<Norm> final_norm_;
-  bool has_final_norm_ = shape_.placement != Placement::post;
+  bool has_final_norm_ = shape_.placement != Placement::post && shape_.placement != Placement::deepnorm;
   T logit_scale_ = 1;
   std::vector<Matrix<T>> stream_;  // what enters each sublayer, and what leaves the last
   Matrix<T> normalized_, logits_, dscaled_, dy_, dx_;

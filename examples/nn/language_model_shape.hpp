@@ -8,11 +8,12 @@
 
 namespace nn {
 
-enum class Placement { pre, post, rezero };
+enum class Placement { pre, post, deepnorm, rezero };
 
 inline std::optional<Placement> placement_from(std::string_view name) {
   if (name == "pre") return Placement::pre;
   if (name == "post") return Placement::post;
+  if (name == "deepnorm") return Placement::deepnorm;
   if (name == "rezero") return Placement::rezero;
   return std::nullopt;
 }
@@ -29,12 +30,13 @@ struct LanguageModelShape {
   Index hidden() const { return (8 * width / 3 + 15) / 16 * 16; }
 };
 
-/// How weights start, and what of it the width changes.
-enum class Start { gpt2, standard, mup };
+/// How weights start, and what of it the depth or the width changes.
+enum class Start { gpt2, standard, deepnorm, mup };
 
 inline std::optional<Start> start_from(std::string_view name) {
   if (name == "gpt2") return Start::gpt2;
   if (name == "standard") return Start::standard;
+  if (name == "deepnorm") return Start::deepnorm;
   if (name == "mup") return Start::mup;
   return std::nullopt;
 }
@@ -43,6 +45,7 @@ inline std::optional<Start> start_from(std::string_view name) {
 inline ek::Plan plan_of(const LanguageModelShape& shape, Start start, Index base_width = 0) {
   ek::TransformerOptions options{.decoder_layers = shape.depth, .width = shape.width, .heads = shape.heads};
   if (start == Start::gpt2) return ek::transformer_plan(ek::TransformerRecipe::gpt2, options);
+  if (start == Start::deepnorm) return ek::transformer_plan(ek::TransformerRecipe::deepnorm, options);
   options.base = ek::BaseInit::normal;
   if (start == Start::standard) return ek::transformer_plan(ek::TransformerRecipe::standard, options);
   options.base_width = base_width;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "evenkeel/residual/deep_norm.hpp"
 #include "evenkeel/residual/post_norm.hpp"
 #include "evenkeel/residual/pre_norm.hpp"
 #include "evenkeel/residual/residual_sum.hpp"
@@ -39,8 +40,8 @@ struct FoldedBlock {
 template <class T, class Norm, class Sublayer>
 class Residual {
  public:
-  Residual(Placement placement, Norm norm, Sublayer sublayer)
-      : block_(make(placement, std::move(norm), std::move(sublayer))) {}
+  Residual(const LanguageModelShape& shape, Norm norm, Sublayer sublayer)
+      : block_(make(shape, std::move(norm), std::move(sublayer))) {}
 
   template <class Device>
   void forward(const Device& device, const Matrix<T>& x, Matrix<T>& y) {
@@ -75,15 +76,19 @@ class Residual {
   static constexpr bool tapers = requires(Norm & norm) { norm.norm().linear_map(); };
   using Pre = ek::PreNorm<Norm, Sublayer>;
   using Post = ek::PostNorm<Norm, Sublayer>;
+  using Deep = ek::DeepNorm<Norm, Sublayer>;
   using Zero = ek::ReZero<T, Sublayer>;
   using Folded = FoldedBlock<T, Sublayer>;
   // Norms that can be removed are for pre-norm.
-  using Block = std::conditional_t<is_removable_norm<Norm>, std::variant<Pre, Folded>, std::variant<Pre, Post, Zero>>;
+  using Block =
+      std::conditional_t<is_removable_norm<Norm>, std::variant<Pre, Folded>, std::variant<Pre, Post, Deep, Zero>>;
 
-  static Block make(Placement placement, Norm norm, Sublayer sublayer) {
+  static Block make(const LanguageModelShape& shape, Norm norm, Sublayer sublayer) {
     if constexpr (!is_removable_norm<Norm>) {
-      if (placement == Placement::post) return Post(std::move(norm), std::move(sublayer));
-      if (placement == Placement::rezero) return Zero(std::move(sublayer));
+      if (shape.placement == Placement::post) return Post(std::move(norm), std::move(sublayer));
+      if (shape.placement == Placement::deepnorm)
+        return Deep(std::move(norm), std::move(sublayer), plan_of(shape, Start::deepnorm).block(0).skip);
+      if (shape.placement == Placement::rezero) return Zero(std::move(sublayer));
     }
     return Pre(std::move(norm), std::move(sublayer));
   }

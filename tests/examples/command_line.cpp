@@ -62,7 +62,7 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
       {text + "--steps many", "--steps"},
       {text + "--steps", "--steps"},
       {text + "--norm batch", "--norm must be rms, layer or taper"},
-      {text + "--init zeros", "--init must be gpt2, standard or mup"},
+      {text + "--init zeros", "--init must be gpt2, standard, deepnorm or mup"},
       {text + "--init mup --base-width 30", "--heads 4 do not divide --base-width 30"},
       {text + "--taper none", "--taper must be internal or all"},
       {text + "--variant batch", "--variant must be rms or layer"},
@@ -71,7 +71,7 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
       {text + "--anchor -1", "--anchor must not be negative"},
       {text + "--taper-start 0.5 --taper-end 0.5", "--taper-start and --taper-end"},
       {text + tiny + "--resume '" + folder / "missing" + "'", "missing: cannot be read"},
-      {text + "--placement middle", "--placement must be pre, post or rezero"},
+      {text + "--placement middle", "--placement must be pre, post, deepnorm or rezero"},
   };
   for (const Mistake& mistake : mistakes) {
     INFO(mistake.arguments);

@@ -24,7 +24,7 @@ namespace ek = evenkeel;
 using nn::Index;
 using nn::Placement;
 
-constexpr Placement placements[] = {Placement::pre, Placement::post, Placement::rezero};
+constexpr Placement placements[] = {Placement::pre, Placement::post, Placement::deepnorm, Placement::rezero};
 
 std::vector<std::uint8_t> random_bytes(std::size_t count, int vocabulary, std::uint64_t seed) {
   support::Random random(seed);
