@@ -2,15 +2,66 @@
 # Installs what is missing, builds the benchmarks and runs each at -O2 and -O3.
 #
 #   bench/run.sh [arguments of Google Benchmark]      e.g.  bench/run.sh --benchmark_filter=layer_norm
+#   bench/run.sh --compare [--quick] [--out NAME]     beside PyTorch, oneDNN and plain Eigen, of those that are found;
+#                                                     writes NAME.csv, NAME.json and NAME.svg (default: compare)
+#   bench/run.sh --install-peers                      the newest of them from PyPI (several GB)
+#
+# EVENKEEL_PEERS: the Python environment with these libraries (default: ~/.cache/evenkeel/peers).
 set -eu
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/cmake/packages.sh"
 
+peers=${EVENKEEL_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/evenkeel/peers}
+start=$PWD
+
 need_base
 need_header libbenchmark-dev benchmark/benchmark.h
+case ${1:-} in
+  --install-peers)
+    need_command python3-venv python3
+    install_missing
+    python3 -m venv "$peers"
+    "$peers/bin/pip" install --quiet onednn onednn-devel numpy
+    # Without the CUDA libraries: the toolkit's serve, where there is one; compare says what it could not load.
+    "$peers/bin/pip" install --quiet --no-deps torch
+    exit
+    ;;
+  --compare)
+    shift
+    need_header libcli11-dev CLI/CLI.hpp
+    need_header nlohmann-json3-dev nlohmann/json.hpp
+    need_command gnuplot-nox gnuplot
+    install_missing
+    out=compare
+    arguments=()
+    while [ $# -gt 0 ]; do
+      case $1 in
+        --out) out=${2:?--out needs a name}; shift ;;
+        *) arguments+=("$1") ;;
+      esac
+      shift
+    done
+    cd "$root"
+    cmake --preset release -DEVENKEEL_PEERS="$peers"
+    cmake --build build/release --target comparison
+    cd "$start"
+    built=$root/build/release/bench
+    others=()
+    for other in eigen torch onednn; do
+      if [ -e "$built/peers/$other.so" ]; then others+=("$built/peers/$other.so"); fi
+    done
+    export LD_LIBRARY_PATH=$peers/lib:/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64:${LD_LIBRARY_PATH:-}
+    # The library from PyPI reaches the processor through OpenCL.
+    if [ -e "$peers/lib/libintelocl.so" ]; then export OCL_ICD_FILENAMES=$peers/lib/libintelocl.so; fi
+    "$built/compare" --grid "$root/bench/grid.csv" --out "$out" ${arguments[@]+"${arguments[@]}"} \
+      --peers "$built/peers/evenkeel.so" "${others[@]}"
+    gnuplot -e "name='$out'" "$root/bench/compare.gnuplot"
+    echo "$out.csv, $out.json, $out.svg"
+    exit
+    ;;
+esac
 install_missing
 
-start=$PWD
 cd "$root"
 cmake --preset release
 cmake --build build/release --target benchmarks
