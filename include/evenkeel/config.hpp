@@ -40,6 +40,16 @@
 #define EVENKEEL_PARALLEL_BYTES (1 << 24)
 #endif
 
+/// Bytes of an output from which on the CPU writes it past its caches, where rows are aligned floats: for a forward, and
+/// for a backward, whose larger inputs leave the caches earlier. Constants, since what a virtual machine reports as its
+/// caches is not what it has. See bench/NOTES.md.
+#ifndef EVENKEEL_STREAM_BYTES
+#define EVENKEEL_STREAM_BYTES (8 << 20)
+#endif
+#ifndef EVENKEEL_STREAM_BACKWARD_BYTES
+#define EVENKEEL_STREAM_BACKWARD_BYTES (1 << 20)
+#endif
+
 // Code that depends on the instruction set stands in an inline namespace of that name, so that two units built with
 // different flags do not share a function that only one of their machines can run. nvcc's host code has packs of its
 // own.

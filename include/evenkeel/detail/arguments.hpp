@@ -2,6 +2,7 @@
 #pragma once
 
 #include "evenkeel/detail/channel_math.hpp"
+#include "evenkeel/detail/pack.hpp"
 #include "evenkeel/detail/row_math.hpp"
 #include "evenkeel/view.hpp"
 
@@ -289,10 +290,13 @@ class RowArguments {
 /// Adds sums to a parameter's gradient, or writes them there.
 template <class T, class A>
 void put_gradient(T* gradient, const A* sums, Index count, GradientMode mode) {
-  if (mode == GradientMode::overwrite)
-    for (Index i = 0; i < count; ++i) gradient[i] = static_cast<T>(sums[i]);
-  else
-    for (Index i = 0; i < count; ++i) gradient[i] = static_cast<T>(static_cast<A>(gradient[i]) + sums[i]);
+  const auto put = [&]<class V>(const V&, Index i) {
+    const V sum = load<V>(sums + i);
+    store<V>(gradient + i, mode == GradientMode::overwrite ? sum : V(load<V>(gradient + i) + sum));
+  };
+  Index i = 0;
+  for (; i + pack_size<A> <= count; i += pack_size<A>) put(Pack<A>(), i);
+  for (; i < count; ++i) put(A(), i);
 }
 template <class A>
 void put_gradient(None, const A*, Index, GradientMode) {}

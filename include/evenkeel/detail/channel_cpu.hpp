@@ -19,12 +19,27 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   static constexpr int W = pack_size<A>;
   /// Packs of channels that are worked on together: two lines of a cache and more.
   static constexpr int block_packs = 4;
+  static constexpr bool can_stream = all_stream<A>(static_cast<const std::tuple<Y...>*>(nullptr));
+  static constexpr bool is_gradient = [] {
+    if constexpr (requires { Math::scaled_output; })
+      return Math::scaled_output;
+    else
+      return false;
+  }();
 
  public:
   explicit Channels(const Pass& pass) : pass_(pass), grid_(pass.grid) {
     sort_axes();
     along_ = touches([this](const auto& t) { return t.stride[axis_[3]]; }, false) && run() > 1;
     packed_ = touches([](const auto& t) { return t.channel_stride; }, true);
+    const auto strides = [this](const auto& y) {
+      const Index inner = along_ ? run() : y.stride[axis_[3]], channel = along_ ? y.channel_stride : 0;
+      return std::array{y.stride[axis_[0]], y.stride[axis_[1]], y.stride[axis_[2]], y.sample_stride, inner, channel};
+    };
+    if constexpr (can_stream)
+      streams_ = (along_ || packed_) &&
+                 wants_stream<A>(pass.inputs, pass.outputs, grid_.cells() * grid_.count() * Index(sizeof(A)),
+                                 is_gradient, strides);
   }
 
   /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several packs.
@@ -48,11 +63,37 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       for (Index c = first; c < last; ++c) write_along({sample, c});
     else
       in_blocks(first, last, [&](auto packs, Index c, int count) { write_across<packs>({sample, c}, count); });
+    if (streams_) end_stream();
   }
 
  private:
   using Sums = Values<V, Math::sums>;
   using Total = Values<double, Math::sums>;
+  /// The sums of a pack of cells.
+  struct Totals {
+    alignas(Pack<double>) double sum[Math::sums > 0 ? Math::sums : 1][W];
+
+    EVENKEEL_HOST void add(const Sums& sums) {
+      A lane[W];
+      unroll<Math::sums>([&](auto k) EVENKEEL_INLINE_LAMBDA {
+        store<V>(lane, sums[k]);
+        for (int j = 0; j < W; j += pack_size<double>) {
+          using D = Pack<double>;
+          store<D>(sum[k] + j, D(load<D>(sum[k] + j) + load<D>(lane + j)));
+        }
+      });
+    }
+    Total of(int j) const {
+      Total total;
+      for (int k = 0; k < Math::sums; ++k) total[k] = sum[k][j];
+      return total;
+    }
+    Values<Pack<double>, Math::sums> part(int p) const {
+      Values<Pack<double>, Math::sums> total;
+      unroll<Math::sums>([&](auto k) { total[k] = load<Pack<double>>(sum[k] + p * pack_size<double>); });
+      return total;
+    }
+  };
   template <class S>
   using Known = typename Math::template Known<S>;
   template <class S>
@@ -216,6 +257,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     const Index run = this->run(), whole = run / W * W;
     const int rest = static_cast<int>(run - whole);
     const Math math = pass_.math;
+    const bool streams = streams_;
     const Row<A> row = row_of<A>(cell, 1);
     if constexpr (CheckedWrite)
       if (!Math::ready(row)) return careful_write(cell);
@@ -232,8 +274,12 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
             x);
       };
       const auto put = [&](const auto& packs, Index at) EVENKEEL_INLINE_LAMBDA {
-        write_packs(math, row, packs, parameters, y,
-                    [at](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA { store<V>(t.data + at, v); });
+        write_packs(math, row, packs, parameters, y, [at, streams](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA {
+          if (can_stream && streams)
+            stream<V>(t.data + at, v);
+          else
+            store<V>(t.data + at, v);
+        });
       };
       if (whole == 0) {
         const auto packs = std::apply(
@@ -275,25 +321,26 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       start[b] = std::apply([&](const auto&... t) { return pass_.math.start(known_of<V>(here, count), first(t)...); },
                             pass_.inputs);
     });
-    Total totals[Packs][W] = {};
+    Totals totals[Packs] = {};
     total_across<Packs>(totals, start, cell, count);
-    using Finished = decltype(pass_.math.finish(totals[0][0], Start<A>{}));
+    if (finish_packs<Packs>(totals, start, cell, count)) return;
+    using Finished = decltype(pass_.math.finish(Total{}, Start<A>{}));
     Finished rows[Packs][W];
     bool again = false;
     for (int b = 0; b < Packs; ++b)
       for (int j = 0; j < count; ++j) {
         const Start<A> lane = lane_of(start[b], j);
-        rows[b][j] = pass_.math.finish(totals[b][j], lane);
+        rows[b][j] = pass_.math.finish(totals[b].of(j), lane);
         if constexpr (CanRestartCell) {
           const Start<A> better = pass_.math.restart(lane, rows[b][j]);
           if (!same_fields(better, lane)) again = true, set_lane(start[b], j, better);
         }
       }
     if (again) {
-      for (auto& pack : totals) std::fill_n(pack, W, Total{});
+      std::fill_n(totals, Packs, Totals{});
       total_across<Packs>(totals, start, cell, count);
       for (int b = 0; b < Packs; ++b)
-        for (int j = 0; j < count; ++j) rows[b][j] = pass_.math.finish(totals[b][j], lane_of(start[b], j));
+        for (int j = 0; j < count; ++j) rows[b][j] = pass_.math.finish(totals[b].of(j), lane_of(start[b], j));
     }
     for (int b = 0; b < Packs; ++b)
       for (int j = 0; j < count; ++j) {
@@ -307,8 +354,42 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       }
   }
 
+  /// The values of whole packs of cells, where none of them needs more than that; else false, with nothing kept.
   template <int Packs>
-  EVENKEEL_NOINLINE void total_across(Total (&totals)[Packs][W], const Start<V> (&start)[Packs], const Cell& cell,
+  bool finish_packs(const Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell, int count) const {
+    using D = Pack<double>;
+    constexpr int parts = W / D::size;
+    if constexpr (!is_none_v<KeptCells> && requires { pass_.math.finish(Values<D, Math::sums>{}, Start<D>{}); }) {
+      if (count < W) return false;
+      decltype(pass_.math.finish(Values<D, Math::sums>{}, Start<D>{})) rows[Packs][parts];
+      for (int b = 0; b < Packs; ++b) {
+        if constexpr (CheckedSums)
+          if (!Math::ready(start[b])) return false;
+        for (int p = 0; p < parts; ++p) {
+          rows[b][p] = pass_.math.finish(totals[b].part(p), part_of(start[b], p));
+          if (!Math::settled(rows[b][p])) return false;
+        }
+      }
+      for (int b = 0; b < Packs; ++b)
+        for (int p = 0; p < parts; ++p)
+          for_each_field(rows[b][p], [&](int k, const D& value) {
+            store<D>(at_cell(pass_.kept, k, {cell.sample, cell.channel + b * W + p * D::size}), value);
+          });
+      return true;
+    } else {
+      return false;
+    }
+  }
+  static Start<Pack<double>> part_of(Start<V> start, int part) {
+    Start<Pack<double>> wide{};
+    A lane[6][W];
+    for_each_field(start, [&](int k, const V& value) { store<V>(lane[k], value); });
+    for_each_field(wide, [&](int k, auto& value) { value = load<Pack<double>>(lane[k] + part * pack_size<double>); });
+    return wide;
+  }
+
+  template <int Packs>
+  EVENKEEL_NOINLINE void total_across(Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell,
                                       int count) const {
     const Math math = pass_.math;
     const auto parameters = parameter_packs<Packs>(cell.channel, count);
@@ -327,10 +408,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
           });
           step(x);
         }
-        for (int b = 0; b < Packs; ++b)
-          unroll<Math::sums>([&](auto s) {
-            for (int lane = 0; lane < count; ++lane) totals[b][lane][s] += static_cast<double>(sums[b][s][lane]);
-          });
+        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { totals[b].add(sums[b]); });
       }
     });
   }
@@ -338,6 +416,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   template <int Packs>
   EVENKEEL_NOINLINE void write_across(const Cell& cell, int count) const {
     const Math math = pass_.math;
+    const bool streams = streams_;
     const auto parameters = parameter_packs<Packs>(cell.channel, count);
     Row<V> rows[Packs];
     unroll<Packs>([&](auto b) { rows[b] = row_of<V>({cell.sample, cell.channel + b * W}, count); });
@@ -358,7 +437,9 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
               },
               x);
           write_packs(math, rows[b], packs, parameters[b], y, [&](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA {
-            if (Packs > 1 || (count == W && t.channel_stride == 1))
+            if (can_stream && Packs > 1 && streams)
+              stream<V>(t.data + b * W, v);
+            else if (Packs > 1 || (count == W && t.channel_stride == 1))
               store<V>(t.data + b * W, v);
             else
               store_lanes<V>(t.data, t.channel_stride, count, v);
@@ -469,7 +550,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     if constexpr (std::is_same_v<S, A>)
       return static_cast<A>(*p);
     else
-      return load_lanes<S>(p, 1, count);
+      return lanes_at(p, 1, count);
   }
   template <class S>
   auto parameters_at(Index channel, int count) const {
@@ -520,7 +601,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   const Pass& pass_;
   const ChannelGrid grid_;
   std::array<std::size_t, 4> axis_{0, 1, 2, 3};
-  bool along_ = false, packed_ = false;
+  bool along_ = false, packed_ = false, streams_ = false;
 };
 
 /// Values of scratch for a forward and a backward: known (up to 8, cells), sums (up to 4, cells) and (2, channels).

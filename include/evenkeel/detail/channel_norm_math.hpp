@@ -47,12 +47,12 @@ struct ChannelMoments {
     s[1] += shifted * shifted;
     if constexpr (Masked) s[2] += mask;
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<A>& start) const {
-    S count = static_cast<S>(cell_count);
+  EVENKEEL_MATH template <class S, class Q>
+  EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<Q>& start) const {
+    S count = splat<S>(static_cast<typename Lanes<S>::Scalar>(cell_count));
     if constexpr (Masked) count = s[2];
-    const S delta = count > S(0) ? s[0] / count : S(0), M2 = s[1] - delta * s[0];
-    return {count, static_cast<S>(start.shift), delta, max(M2, S(0))};
+    const S zero = splat<S>(0), delta = select_less(zero, count, S(s[0] / count), zero), M2 = s[1] - delta * s[0];
+    return {count, static_cast<S>(start.shift), delta, max(M2, zero)};
   }
   /// As in StandardizeForward: a cell whose first element lies far out starts over from its mean. So does a cell that
   /// begins with padding, whose shift is 0.
@@ -60,6 +60,11 @@ struct ChannelMoments {
   EVENKEEL_HD Start<A> restart(const Start<A>& start, const Row<S>& row) const {
     const S square = row.delta * row.delta * row.count;
     return {square <= row.M2 ? start.shift : static_cast<A>(row.shift + row.delta)};
+  }
+  /// Whether none of a pack's cells does. Perhaps not where all values of one are equal.
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD static bool settled(const Row<S>& row) {
+    return all_less(S(row.delta * row.delta * row.count), row.M2);
   }
   /// On a device many elements make the start: the sum and the number of those that count.
   template <class Mask>
@@ -132,7 +137,10 @@ struct ChannelGradientSums {
   EVENKEEL_HD static bool ready(const Start<S>& start) {
     return in_range(start.rstd);
   }
-  EVENKEEL_HD static bool settled(const Row<double>& row) { return finite(row.g) && finite(row.g_xhat); }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD static bool settled(const Row<S>& row) {
+    return finite(row.g) && finite(row.g_xhat);
+  }
   EVENKEEL_MATH template <class S>
   EVENKEEL_HD static Start<S> rescaled(const Start<S>& row, S scale) {
     return {row.mean * scale, row.rest * scale, row.rstd / scale};
@@ -149,8 +157,8 @@ struct ChannelGradientSums {
     s[0] += g;
     s[1] += g * xhat;
   }
-  EVENKEEL_MATH template <class S>
-  EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Start<A>&) const {
+  EVENKEEL_MATH template <class S, class Q>
+  EVENKEEL_HD Row<S> finish(const Values<S, 2>& s, const Q&) const {
     return {s[0], s[1]};
   }
 };

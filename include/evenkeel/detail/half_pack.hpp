@@ -12,7 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
-#if (defined(__AVX2__) || defined(__F16C__)) && !defined(__CUDACC__)
+#if (defined(__AVX__) || defined(__F16C__)) && !defined(__CUDACC__)
 #include <immintrin.h>
 #endif
 
@@ -68,6 +68,22 @@ struct HalfVector<Eigen::bfloat16> {
     const Words nan = ((u >> 16) & 0x8000u) | 0x7fc0u;  // rounding could make it an infinity
     const Halves h = __builtin_convertvector(v == v ? rounded : nan, Halves);
     std::memcpy(p, &h, sizeof h);
+  }
+};
+
+/// pack_size<double> doubles, from and to as many floats.
+struct FloatVector {
+  typedef double Doubles __attribute__((vector_size(sizeof(double) * pack_size<double>)));
+  typedef float Floats __attribute__((vector_size(sizeof(float) * pack_size<double>)));
+
+  EVENKEEL_HOST static Doubles load(const void* p) {
+    Floats f;
+    std::memcpy(&f, p, sizeof f);
+    return __builtin_convertvector(f, Doubles);
+  }
+  EVENKEEL_HOST static void store(void* p, const Doubles& v) {
+    const Floats f = __builtin_convertvector(v, Floats);
+    std::memcpy(p, &f, sizeof f);
   }
 };
 

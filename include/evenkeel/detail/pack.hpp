@@ -134,6 +134,10 @@ EVENKEEL_HOST V load(const T* p) {
     return v;
   } else if constexpr (std::is_same_v<A, float> && HasVector<T>) {
     return V::of(typename V::Vector(HalfVector<T>::load(p)));
+#if !defined(__CUDACC__)
+  } else if constexpr (std::is_same_v<A, double> && std::is_same_v<T, float>) {
+    return V::of(FloatVector::load(p));
+#endif
   } else {
     return V::of(typename V::Lanes(Eigen::Map<const Eigen::Array<T, V::size, 1>>(p).template cast<A>()));
   }
@@ -148,10 +152,43 @@ EVENKEEL_HOST void store(T* p, const V& v) {
     std::memcpy(p, &v, sizeof v);
   } else if constexpr (std::is_same_v<A, float> && HasVector<T>) {
     HalfVector<T>::store(p, v.get());
+#if !defined(__CUDACC__)
+  } else if constexpr (std::is_same_v<A, double> && std::is_same_v<T, float>) {
+    FloatVector::store(p, v.get());
+#endif
   } else {
     Eigen::Map<Eigen::Array<T, V::size, 1>> m(p);
     m = v.lanes().template cast<T>();
   }
+}
+
+/// Whether `stream` goes past the cache for packs of A stored as T.
+template <class A, class T>
+inline constexpr bool streams_past_cache =
+#if defined(__AVX__) && !defined(__CUDACC__)
+    std::is_same_v<A, float>&& std::is_same_v<T, float>;
+#else
+    false;
+#endif
+
+/// A store to p, aligned to a pack, of what nobody reads soon: the old contents are not fetched and nothing is evicted.
+/// Such stores are ordered by end_stream.
+template <class V, class T>
+EVENKEEL_HOST void stream(T* p, const V& v) {
+  if constexpr (streams_past_cache<typename Lanes<V>::Scalar, T>) {
+#if defined(__AVX512F__) && !defined(__CUDACC__)
+    _mm512_stream_ps(p, v.get());
+#elif defined(__AVX__) && !defined(__CUDACC__)
+    _mm256_stream_ps(p, v.get());
+#endif
+  } else {
+    store<V>(p, v);
+  }
+}
+inline void end_stream() {
+#if defined(__AVX__) && !defined(__CUDACC__)
+  _mm_sfence();
+#endif
 }
 
 /// Up to a pack of values that lie `stride` apart; lanes beyond `count` repeat the first. Out of line, since a copy of
@@ -181,12 +218,7 @@ struct Lanes<Pack<A>> {
   static EVENKEEL_HOST V select_less(const V& a, const V& b, const V& yes, const V& no) {
     return V::of(a.get() < b.get() ? yes.get() : no.get());
   }
-  static bool all_less(const V& a, const V& b) {
-    const auto fewer = a.get() < b.get();
-    bool all = true;
-    for (int j = 0; j < V::size; ++j) all = all && fewer[j] != 0;
-    return all;
-  }
+  static EVENKEEL_HOST bool all_less(const V& a, const V& b) { return lane_sum(select_less(a, b, V(0), V(1))) == 0; }
   static V sqrt(const V& a) { return V::of(typename V::Lanes(a.lanes().sqrt())); }
   static V exp(const V& a) { return V::of(typename V::Lanes(a.lanes().exp())); }
   static V tanh(const V& a) { return V::of(typename V::Lanes(a.lanes().tanh())); }

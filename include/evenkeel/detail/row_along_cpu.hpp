@@ -26,6 +26,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   using Sums = Values<V, Math::sums>;
   using Features = FeatureSums<A, Math::feature_sums>;
   static constexpr int W = pack_size<A>;
+  static constexpr bool can_stream = all_stream<A>(static_cast<const std::tuple<Y...>*>(nullptr));
 
  public:
   /// Whether every tensor's rows are contiguous, and no shorter than a pack.
@@ -48,7 +49,12 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   }
   static bool contiguous(None) { return true; }
 
-  RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {}
+  RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {
+    const auto strides = [&](const auto& y) { return std::array{n_, y.stride[0], y.stride[1], y.stride[2]}; };
+    if constexpr (can_stream)
+      streams_ = wants_stream<A>(pass.inputs, pass.outputs, pass.grid.rows() * n_ * Index(sizeof(A)),
+                                 !is_none_v<KnownRows>, strides);
+  }
 
   /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
   /// reached through a pointer, so members would be loaded again for every pack.
@@ -56,6 +62,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     Math math;
     std::tuple<P...> parameters;
     Features features;
+    bool streams;
   };
 
   /// A row of length n: pairs of packs up to `body`, one more pack up to `full`, and the tail.
@@ -69,13 +76,14 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   }
 
   void loop(Index first, Index last) {
-    Local local{pass_.math, pass_.parameters, Features(memory_, n_)};
+    Local local{pass_.math, pass_.parameters, Features(memory_, n_, last - first <= chain), streams_};
     bool counted = false;
     for (Index r = first; r < last;) {
       const Alone alone = this->alone(local, r, counted);
       r = alone.settled ? written(local, alone.row, r, last, counted) : r + 1;
     }
     local.features.flush();
+    if (streams_) end_stream();
   }
 
   /// Writes row r, whose values are given, and the rows after it up to one that is not settled; returns that one, or
@@ -232,7 +240,10 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
                                                               std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
       local.math.write(out, row, load_at<V>(std::get<I>(x), i)..., load_at<V>(std::get<J>(local.parameters), i)...);
-      (store<V>(std::get<K>(y) + i, out[K]), ...);
+      if (can_stream && local.streams)
+        (stream<V>(std::get<K>(y) + i, out[K]), ...);
+      else
+        (store<V>(std::get<K>(y) + i, out[K]), ...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
   }
@@ -328,6 +339,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   const Pass& pass_;
   const Index n_;
   A* const memory_;
+  bool streams_ = false;
 };
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

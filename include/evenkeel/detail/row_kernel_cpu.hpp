@@ -5,6 +5,8 @@
 #include "evenkeel/detail/row_math.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -13,6 +15,35 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 
 /// Elements that one lane adds up before its sum is put aside: longer chains lose digits.
 inline constexpr Index chain = 128;
+
+/// Whether outputs of `bytes` bytes each, written in packs of A, go past the cache: where they are large, and neither
+/// where a pack would straddle two lines nor where an output is an input, which is in the cache. `strides` gives an
+/// output's strides between packs.
+template <class A, class... X, class... Y, class Strides>
+bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index bytes, bool gradient,
+                  const Strides& strides) {
+  if (bytes < (gradient ? EVENKEEL_STREAM_BACKWARD_BYTES : EVENKEEL_STREAM_BYTES)) return false;
+  const auto fits = [&]<class T>(const T& y) {
+    const auto apart = [&]<class In>(const In& x) {
+      if constexpr (is_none_v<In>)
+        return true;
+      else
+        return static_cast<const void*>(x.data) != y.data;
+    };
+    return reinterpret_cast<std::uintptr_t>(y.data) % sizeof(Pack<A>) == 0 &&
+           std::ranges::all_of(strides(y), [](Index stride) { return stride % pack_size<A> == 0; }) &&
+           std::apply([&](const auto&... x) { return (apart(x) && ...); }, inputs);
+  };
+  return std::apply([&](const auto&... y) { return (fits(y) && ...); }, outputs);
+}
+template <class A, template <class> class Tensor, class... T>
+constexpr bool all_stream(const std::tuple<Tensor<T>...>*) {
+  return sizeof...(T) > 0 && (streams_past_cache<A, T> && ...);
+}
+template <class A>
+constexpr bool all_stream(const void*) {
+  return false;
+}
 
 /// Calls f with the constants 0 .. N-1: a loop over packs would send them to memory.
 template <int N, class F>
@@ -129,7 +160,7 @@ void set_lane(R<Pack<A>>& values, int j, R<A> lane) {
 }
 
 /// Sums per feature over the rows of one block, F rows of `pitch` values: rows are added to `recent`, and every `chain`
-/// rows `recent` is added to `sums`.
+/// rows `recent` is added to `sums`. Of no more rows than that, `recent` is `sums`.
 template <class A, int F>
 struct FeatureSums {
   A* sums;    // (F, pitch)
@@ -139,8 +170,9 @@ struct FeatureSums {
   static Index pitch_of(Index length) { return (length + pack_size<A> - 1) / pack_size<A> * pack_size<A>; }
   static Index size(Index length) { return 2 * F * pitch_of(length); }
 
-  FeatureSums(A* memory, Index length) : sums(memory), recent(memory + F * pitch_of(length)), pitch(pitch_of(length)) {
-    if (F > 0 && memory) std::fill_n(memory, size(length), A(0));
+  FeatureSums(A* memory, Index length, bool one_chain = false)
+      : sums(memory), recent(one_chain ? memory : memory + F * pitch_of(length)), pitch(pitch_of(length)) {
+    if (F > 0 && memory) std::fill_n(memory, (one_chain ? 1 : 2) * F * pitch, A(0));
   }
   template <class V>
   EVENKEEL_HOST void add(Index i, const Values<V, F>& terms) {
@@ -150,7 +182,7 @@ struct FeatureSums {
   }
   void flush() {
     using V = Pack<A>;
-    if constexpr (F > 0)
+    if (F > 0 && sums != recent)
       for (Index i = 0; i < F * pitch; i += pack_size<A>) {
         store<V>(sums + i, V(load<V>(sums + i) + load<V>(recent + i)));
         store<V>(recent + i, splat<V>(0));

@@ -28,7 +28,7 @@ struct Lanes {
   static EVENKEEL_HD V exp(V a) { return std::exp(a); }
   static EVENKEEL_HD V tanh(V a) { return std::tanh(a); }
   static EVENKEEL_HD V erf(V a) { return std::erf(a); }
-  template <class T>
+  EVENKEEL_MATH template <class T>
   static EVENKEEL_HD V round_to(V a) {
     return static_cast<V>(static_cast<T>(a));
   }

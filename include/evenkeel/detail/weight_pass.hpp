@@ -121,18 +121,30 @@ Rows<const T> read_only(const Rows<T>& rows) {
   return {rows.data, rows.stride, rows.length_stride};
 }
 
-/// Writes the gradient of a weight, or adds it to what is there.
-template <class Device, class Math, class... Inputs, class... Parameters, class T>
-void write_gradient(const Device& device, const Math& math, const RowGrid& grid, const std::tuple<Inputs...>& inputs,
-                    const std::tuple<Parameters...>& parameters, const Rows<T>& out, const double* known, double bytes,
-                    GradientMode mode) {
+/// Calls f with the pass that writes the gradient of a weight, or that adds it to what is there.
+template <class Math, class... Inputs, class... Parameters, class T, class F>
+void with_gradient_pass(const Math& math, const RowGrid& grid, const std::tuple<Inputs...>& inputs,
+                        const std::tuple<Parameters...>& parameters, const Rows<T>& out, const double* known,
+                        GradientMode mode, const F& f) {
   if (mode == GradientMode::overwrite)
-    channel_write(device, RowPass{math, grid, inputs, parameters, std::tuple(out), known}, bytes);
+    f(RowPass{math, grid, inputs, parameters, std::tuple(out), known});
   else
-    channel_write(device,
-                  RowPass{Accumulated<Math>{math}, grid, std::tuple_cat(std::tuple(read_only(out)), inputs), parameters,
-                          std::tuple(out), known},
-                  bytes);
+    f(RowPass{Accumulated<Math>{math}, grid, std::tuple_cat(std::tuple(read_only(out)), inputs), parameters,
+              std::tuple(out), known});
+}
+template <class Device, class Math, class Inputs, class Parameters, class T>
+void write_gradient(const Device& device, const Math& math, const RowGrid& grid, const Inputs& inputs,
+                    const Parameters& parameters, const Rows<T>& out, const double* known, double bytes,
+                    GradientMode mode) {
+  with_gradient_pass(math, grid, inputs, parameters, out, known, mode,
+                     [&](const auto& pass) { channel_write(device, pass, bytes); });
+}
+
+/// The values of each unit, and then its outputs while its weights are in the cache.
+template <class Device, class SumPass, class WritePass>
+void unit_passes(const Device& device, const SumPass& sums, const WritePass& write, double bytes) {
+  channel_passes(
+      device, over_channels(sums), [](Index, Index, Index) {}, over_channels(write), 1, bytes);
 }
 
 /// A gradient that is added to must not be the gradient that it is computed from.

@@ -66,6 +66,38 @@ void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) 
   }
 }
 
+/// settle_group for the channels first..last-1 of one sample, each of which is a group of its own: a pack at a time.
+template <bool Local, class Pass, class Saved>
+void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index first, Index last) {
+  using A = typename Saved::Scalar;
+  using V = Pack<double>;
+  const Index cells = pass.grid.cells();
+  double* const moments = saved.moments_data();
+  for (Index c = first; c < last; c += V::size) {
+    const int lanes = static_cast<int>(std::min<Index>(V::size, last - c));
+    const Index at = s * pass.grid.channels + c;
+    const auto kept = [&](Index k) {
+      const double* const p = pass.kept + k * cells + at;
+      return lanes == V::size ? load<V>(p) : load_lanes<V>(p, 1, lanes);
+    };
+    const V count = kept(0), shift = kept(1), delta = kept(2), M2 = kept(3);
+    const V variance = select_less(splat<V>(0), count, V(M2 / count), splat<V>(0));
+    const auto row = standardize_row(shift, delta, inverse_root(V(variance + eps)));
+    if (Local && !in_range(round_to<A>(row.rstd))) {
+      for (Index g = c; g < c + lanes; ++g) settle_group<Local>(pass, saved, eps, s, g);
+      continue;
+    }
+    const V mean = round_to<A>(row.mean), rest = row.mean - mean + row.rest;
+    const auto put = [&](double* p, const V& v) { lanes == V::size ? store<V>(p, v) : store_lanes<V>(p, 1, lanes, v); };
+    put(moments + at, count), put(moments + cells + at, shift);
+    put(moments + 2 * cells + at, delta), put(moments + 3 * cells + at, M2);
+    const V values[3] = {mean, rest, row.rstd};
+    for (int k = 0; k < 3; ++k)
+      for (A* const p : {saved.statistics.data() + k * cells + at, saved.known.data() + k * cells + at})
+        lanes == V::size ? store<V>(p, values[k]) : store_lanes<V>(p, 1, lanes, values[k]);
+  }
+}
+
 /// Throws, before anything is written, where a mean would be taken over one value.
 inline void check_count(const char* function, const RowArguments& arguments, const char* unit, std::int64_t count) {
   if (count == 1)
@@ -149,6 +181,7 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
                           known};
   if constexpr (CpuDevice<Device>) {
     const auto between = [&](Index s, Index first, Index last) {
+      if (size == 1) return settle_channels<local>(sums, saved, eps, s, first, last);
       for (Index g = first / size; g < last / size; ++g) settle_group<local>(sums, saved, eps, s, g);
     };
     if constexpr (!counted_here) {
@@ -195,14 +228,37 @@ template <class Dw, class Db>
 void put_channel_gradients(const Dw& dw, const Db& db, const double* cells, double* sums, const ChannelGrid& grid,
                            GradientMode mode) {
   if constexpr (is_none_v<Dw> && is_none_v<Db>) return;
-  for (Index k = 0; k < 2; ++k)
+  for (Index k = 0; k < 2 && grid.samples != 1; ++k)
     for (Index c = 0; c < grid.channels; ++c) {
       double sum = 0;
       for (Index s = 0; s < grid.samples; ++s) sum += cells[(k * grid.samples + s) * grid.channels + c];
       sums[k * grid.channels + c] = sum;
     }
-  put_gradient(dw, sums + grid.channels, grid.channels, mode);
-  put_gradient(db, sums, grid.channels, mode);
+  const double* const from = grid.samples == 1 ? cells : sums;
+  put_gradient(dw, from + grid.channels, grid.channels, mode);
+  put_gradient(db, from, grid.channels, mode);
+}
+
+/// The means of h and h * xhat over each of the channels first..last-1 of one sample, each of which is a group of its
+/// own, from the sums of g and g * xhat: a pack at a time.
+template <class Weight, class A, class Saved>
+void mean_gradients(const Weight& weight, const double* kept, const Saved& saved, A* known, Index s, Index first,
+                    Index last) {
+  using V = Pack<double>;
+  const Index channels = saved.call.grid.channels, cells = saved.call.grid.cells();
+  for (Index c = first; c < last; c += V::size) {
+    const int lanes = static_cast<int>(std::min<Index>(V::size, last - c));
+    const auto values = [&](const auto* p) { return lanes == V::size ? load<V>(p) : load_lanes<V>(p, 1, lanes); };
+    const Index at = s * channels + c;
+    const V count = max(splat<V>(1), values(saved.moments_data() + at));
+    for (Index k = 0; k < 2; ++k) {
+      V sum = values(kept + k * cells + at);
+      if constexpr (!is_none_v<Weight>) sum *= values(weight + c);
+      A* const to = known + (3 + k) * cells + at;
+      const V mean = sum / count;
+      lanes == V::size ? store<V>(to, mean) : store_lanes<V>(to, 1, lanes, mean);
+    }
+  }
 }
 
 /// A backward on the CPU, from passes without known values. Parameter gradients stay this rank's own: a trainer averages
@@ -216,12 +272,15 @@ void channel_backward(const Device& device, const SumPass& sum_pass, const Write
   const Index groups = saved.call.groups, size = grid.channels / groups, cells = grid.cells();
   A* const known = saved.known.data();  // (mean | rest | rstd | mean_h | mean_hxhat, cells), then (mean | rest | rstd)
   A* const statistics = known + 5 * cells;
-  for (Index k = 0; k < 3; ++k)
-    for (Index set = 0; set < grid.samples * groups; ++set) {
-      const A value = saved.statistics.data()[k * grid.samples * groups + set];
-      std::fill_n(known + k * cells + set * size, size, value);
-      std::fill_n(statistics + k * cells + set * size, size, value);
-    }
+  if (size == 1)
+    for (A* const to : {known, statistics}) std::copy_n(saved.statistics.data(), 3 * cells, to);
+  else
+    for (Index k = 0; k < 3; ++k)
+      for (Index set = 0; set < grid.samples * groups; ++set) {
+        const A value = saved.statistics.data()[k * grid.samples * groups + set];
+        std::fill_n(known + k * cells + set * size, size, value);
+        std::fill_n(statistics + k * cells + set * size, size, value);
+      }
   double* const kept = saved.sums.data();  // (g | g_xhat, cells)
   const A *const read_statistics = statistics, *const read_known = known;
   const ChannelPass sums{sum_pass.math,   grid, sum_pass.inputs, sum_pass.parameters, sum_pass.outputs,
@@ -230,6 +289,7 @@ void channel_backward(const Device& device, const SumPass& sum_pass, const Write
                           write_pass.outputs, read_known};
   const auto w = std::get<0>(sum_pass.parameters);
   const auto between = [&](Index s, Index first, Index last) {
+    if (size == 1) return mean_gradients(w, kept, saved, known, s, first, last);
     for (Index g = first / size; g < last / size; ++g) {
       double h = 0, hxhat = 0;
       for (Index c = g * size; c < (g + 1) * size; ++c) {

@@ -29,8 +29,9 @@ struct Direction {
   }
 };
 
+template <class A>
 struct DirectionMath {
-  using Scalar = double;
+  using Scalar = A;
   static constexpr int sums = 1, feature_sums = 0, outputs = 0;
   template <class V>
   struct Known {};
@@ -50,17 +51,18 @@ struct DirectionMath {
     const V scaled = v * start.scale;
     s[0] += scaled * scaled;
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>& start) const {
+  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<A>& start) const {
     const double length = std::sqrt(s[0]);
-    return {start.scale, length, length == 0 ? 0 : 1 / length};
+    return {static_cast<double>(start.scale), length, length == 0 ? 0 : 1 / length};
   }
-  EVENKEEL_HD Start<double> restart(const Start<double>&, const Row<double>& row) const {
-    return {scale_of_squares(row.length * row.length)};
+  EVENKEEL_HD Start<A> restart(const Start<A>&, const Row<double>& row) const {
+    return {scale_of_squares<A>(row.length * row.length)};
   }
 };
 
+template <class A>
 struct WeightNormWrite {
-  using Scalar = double;
+  using Scalar = A;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   struct Known {};
@@ -75,8 +77,9 @@ struct WeightNormWrite {
   }
 };
 
+template <class A>
 struct WeightNormGradientSums {
-  using Scalar = double;
+  using Scalar = A;
   static constexpr int sums = 1, feature_sums = 0, outputs = 0;
   template <class V>
   using Known = Direction<V>;
@@ -95,11 +98,12 @@ struct WeightNormGradientSums {
   EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& dw, const V& v) const {
     s[0] += dw * start.unit(v);
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>&) const { return {s[0]}; }
+  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<A>&) const { return {s[0]}; }
 };
 
+template <class A>
 struct WeightNormGradientWrite {
-  using Scalar = double;
+  using Scalar = A;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   struct Known {};
@@ -162,6 +166,7 @@ namespace detail::inline EVENKEEL_ISA {
 template <class Device, class V, class G, class W, class Saved>
 void weight_norm_of(const char* function, const Device& device, const V& v, const G& g, W& w, Saved& saved,
                     const WeightNormOptions& options) {
+  using A = typename Saved::Scalar;
   WeightArguments arguments(function, options.whole);
   const auto v_rows = arguments.reference("v", v, options.axis);
   const auto lengths = arguments.parameter("g", g);
@@ -174,17 +179,16 @@ void weight_norm_of(const char* function, const Device& device, const V& v, cons
   saved.values_.reserve(4 * saved.units_);
   double* const values = saved.values_.data();
   const double bytes = arguments.bytes(v_rows);
-  channel_sums(device, RowPass{DirectionMath{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values},
-               bytes);
   const double* const known = values;
-  channel_write(device,
-                RowPass{WeightNormWrite{}, grid, std::tuple(v_rows), std::tuple(lengths), std::tuple(out), known},
-                bytes + arguments.bytes(out));
+  unit_passes(device, RowPass{DirectionMath<A>{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values},
+              RowPass{WeightNormWrite<A>{}, grid, std::tuple(v_rows), std::tuple(lengths), std::tuple(out), known},
+              2 * bytes + arguments.bytes(out));
 }
 
 template <class Device, class Dw, class V, class G, class Saved, class Dv, class Dg>
 void weight_norm_backward_of(const char* function, const Device& device, const Dw& dw, const V& v, const G& g,
                              Saved& saved, Dv& dv, Dg& dg, GradientMode mode) {
+  using A = typename Saved::Scalar;
   if (saved.units_ == 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
   WeightArguments arguments(function, saved.options_.whole);
   const auto v_rows = arguments.reference("v", v, saved.options_.axis);
@@ -205,18 +209,17 @@ void weight_norm_backward_of(const char* function, const Device& device, const D
   double* const dw_unit = values + 3 * saved.units_;
   const double* const known = values;
   const double bytes = arguments.bytes(dw_rows) + arguments.bytes(v_rows);
-  channel_sums(
-      device,
-      RowPass{WeightNormGradientSums{}, grid, std::tuple(dw_rows, v_rows), std::tuple(), std::tuple(), known, dw_unit},
-      bytes);
-  write_gradient(device, WeightNormGradientWrite{}, grid, std::tuple(dw_rows, v_rows), std::tuple(lengths), out, known,
-                 bytes + arguments.bytes(out), mode);
+  const auto inputs = std::tuple(dw_rows, v_rows);
+  const RowPass sums{WeightNormGradientSums<A>{}, grid, inputs, std::tuple(), std::tuple(), known, dw_unit};
+  with_gradient_pass(WeightNormGradientWrite<A>{}, grid, inputs, std::tuple(lengths), out, known, mode,
+                     [&](const auto& write) { unit_passes(device, sums, write, 2 * bytes + arguments.bytes(out)); });
   put_gradient(dlengths, dw_unit, saved.units_, mode);
 }
 
 template <class Device, class W, class V, class G>
 void weight_norm_split_of(const char* function, const Device& device, const W& w, V& v, G& g,
                           const WeightNormOptions& options) {
+  using A = accumulator_t<scalar_t<const W>>;
   WeightArguments arguments(function, options.whole);
   const auto w_rows = arguments.reference("w", w, options.axis);
   auto* const lengths = arguments.parameter("g", g);
@@ -226,7 +229,7 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   HostBuffer<double> buffer;
   buffer.reserve(3 * units);
   double* const values = buffer.data();  // (scale | length | inverse, units)
-  channel_sums(device, RowPass{DirectionMath{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
+  channel_sums(device, RowPass{DirectionMath<A>{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
                arguments.bytes(w_rows));
   for (Index unit = 0; unit < units; ++unit)
     if (values[units + unit] == 0)
