@@ -30,7 +30,8 @@ struct ChannelCall {
   Index groups = 0;
   const char* scalar = "";
   const void* activation = nullptr;
-  bool has_weight = false, has_bias = false, has_residual = false, has_mask = false, in_place = false;
+  bool has_weight = false, has_bias = false, has_residual = false, has_mask = false, in_place = false,
+       over_ranks = false;
   bool filled = false;
 };
 
@@ -115,13 +116,18 @@ class ChannelNormSaved {
 
   template <class Device>
   void begin(const Device& device, const detail::ChannelCall& now) {
-    const Index sets = now.grid.samples * now.groups;
-    const detail::ChannelRoom room = channel_room(device, now.grid, now.groups);
+    make_room(device, now.grid, now.groups);
+    call = now;
+  }
+  /// Room for a call, with at least `least_sums` values of sums. Throws where there is none, and a device's cannot be made.
+  template <class Device>
+  void make_room(const Device& device, const detail::ChannelGrid& grid, Index groups, Index least_sums = 0) {
+    const Index sets = grid.samples * groups;
+    const detail::ChannelRoom room = channel_room(device, grid, groups);
     statistics.ensure(3 * sets);
     moments_.ensure(4 * sets);
     known.ensure(room.known);
-    sums.ensure(room.sums);
-    call = now;
+    sums.ensure(std::max(room.sums, least_sums));
   }
   template <class Device, class X>
   void reserve_for(const Device& device, const X& x, const detail::ChannelSpec& spec) {
