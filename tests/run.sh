@@ -37,6 +37,7 @@ need_header libcli11-dev CLI/CLI.hpp
 need_header zlib1g-dev zlib.h
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_library libboost-context-dev boost_context
+need_mpi
 [ "$preset" != clang ] || need_command clang clang++
 install_missing
 want_bible

@@ -19,7 +19,7 @@ namespace evenkeel {
 ///     ek::SyncBatchNorm<float, ek::MpiCommunicator> norm(communicator, channels);
 ///
 /// For the CPU: messages lie in the host's memory. MPI's own errors end the program, which is MPI's default, or throw
-/// RankError where the MPI_Comm returns them. The sums of all_reduce_sum are MPI_Allreduce's.
+/// RankError where the MPI_Comm returns them. The sums of all_reduce_sum are MPI_Iallreduce's.
 class MpiCommunicator {
  public:
   /// Throws StateError before MPI_Init.
@@ -47,13 +47,10 @@ class MpiCommunicator {
     MPI_Request request_;
   };
 
-  void all_gather(const double* send, double* receive, Index count) {
-    const int n = checked(count);
-    check(MPI_Allgather(send, n, MPI_DOUBLE, receive, n, MPI_DOUBLE, communicator_), "MPI_Allgather");
-  }
-  void all_reduce_sum(double* values, Index count) {
-    check(MPI_Allreduce(MPI_IN_PLACE, values, checked(count), MPI_DOUBLE, MPI_SUM, communicator_), "MPI_Allreduce");
-  }
+  // MPI does not match a blocking call of one rank with a nonblocking one of another, and a rank may start what another
+  // does at a stroke: so all of them are nonblocking.
+  void all_gather(const double* send, double* receive, Index count) { start_all_gather(send, receive, count).wait(); }
+  void all_reduce_sum(double* values, Index count) { start_all_reduce_sum(values, count).wait(); }
   Request start_all_gather(const double* send, double* receive, Index count) {
     const int n = checked(count);
     MPI_Request request = MPI_REQUEST_NULL;

@@ -55,13 +55,13 @@ template <Communicator C>
 void refuse_moments(C& communicator, const RankMessages& messages) {
   std::vector<double> values(static_cast<std::size_t>((messages.ranks + 1) * messages.moments()));
   values[0] = -1;
-  communicator.all_gather(values.data(), values.data() + messages.moments(), messages.moments());
+  start_all_gather(communicator, values.data(), values.data() + messages.moments(), messages.moments()).wait();
 }
 template <Communicator C>
 void refuse_gradients(C& communicator, const RankMessages& messages) {
   std::vector<double> values(static_cast<std::size_t>(messages.gradients()));
   values.back() = 1;
-  communicator.all_reduce_sum(values.data(), messages.gradients());
+  start_all_reduce_sum(communicator, values.data(), messages.gradients()).wait();
 }
 
 /// What prepare() returns. Where it throws, refuse() before that.
