@@ -70,5 +70,16 @@ auto start_all_reduce_sum(C& communicator, double* values, Index count) {
   }
 }
 
+/// What prepare() returns. Where it throws, refuse() completes the exchange that the other ranks are in, before that.
+template <class Prepare, class Refuse>
+auto prepared_or_refused(const Prepare& prepare, const Refuse& refuse) {
+  try {
+    return prepare();
+  } catch (...) {
+    refuse();
+    throw;
+  }
+}
+
 }  // namespace detail
 }  // namespace evenkeel

@@ -46,6 +46,11 @@ class BatchNormSaved : public ChannelNormSaved<A, Storage> {
   void reserve(const Device& device, const X& x, const BatchNormOptions& options = {}) {
     this->reserve_for(device, x, detail::batch_norm_spec(options));
   }
+  /// The same for the ranks of a communicator.
+  template <class Device, class X, Communicator C>
+  void reserve(const Device& device, const X& x, const BatchNormOptions& options, const C& communicator) {
+    this->reserve_for(device, x, detail::batch_norm_spec(options), communicator.size());
+  }
   template <class Device, class X>
   void reserve(const Device& device, const X& x, const Axes& axis) {
     reserve(device, x, BatchNormOptions{.axis = axis});

@@ -3,6 +3,7 @@
 
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/channel_cpu.hpp"
+#include "evenkeel/detail/rank_math.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/storage.hpp"
 
@@ -51,6 +52,12 @@ struct ChannelShape {
     return cells_of(rows, level, ghost);
   }
 };
+
+/// Values of scratch, `sums` of double, for statistics over ranks. Forward: (count | shift | delta | M2, channels), then
+/// each rank's message. Backward: (g | g_xhat, channels), the message, (2, channels).
+inline Index room_of_ranks(Index channels, int ranks) {
+  return 4 * channels + std::max(ranks * moments_message(channels), gradients_message(channels));
+}
 
 inline ChannelShape channel_shape(const char* function, const RowArguments& arguments, const ChannelSpec& spec) {
   const RowGrid rows = arguments.grid();
@@ -130,7 +137,7 @@ class ChannelNormSaved {
     sums.ensure(std::max(room.sums, least_sums));
   }
   template <class Device, class X>
-  void reserve_for(const Device& device, const X& x, const detail::ChannelSpec& spec) {
+  void reserve_for(const Device& device, const X& x, const detail::ChannelSpec& spec, int ranks = 0) {
     detail::RowArguments arguments("reserve");
     if (spec.per_sample) arguments.keep_samples(spec.sample_axis);
     arguments.reference("x", x, spec.axis);
@@ -140,7 +147,7 @@ class ChannelNormSaved {
     statistics.reserve(3 * sets);
     moments_.reserve(4 * sets);
     known.reserve(room.known);
-    sums.reserve(room.sums);
+    sums.reserve(std::max(room.sums, ranks > 0 ? detail::room_of_ranks(shape.grid.channels, ranks) : 0));
   }
 
   detail::ChannelCall call;

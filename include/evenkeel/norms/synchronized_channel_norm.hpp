@@ -45,9 +45,7 @@ struct RankMessages {
   int ranks;
   Index moments() const { return moments_message(channels); }
   Index gradients() const { return gradients_message(channels); }
-  /// Values of scratch, `sums` of double. Forward: (count | shift | delta | M2, channels), then each rank's message.
-  /// Backward: (g | g_xhat, channels), the message, (2, channels).
-  Index room() const { return 4 * channels + std::max(ranks * moments(), gradients()); }
+  Index room() const { return room_of_ranks(channels, ranks); }
 };
 
 /// Completes the exchange of a forward, or of a backward, for a rank that has nothing to say in it.
@@ -62,17 +60,6 @@ void refuse_gradients(C& communicator, const RankMessages& messages) {
   std::vector<double> values(static_cast<std::size_t>(messages.gradients()));
   values.back() = 1;
   start_all_reduce_sum(communicator, values.data(), messages.gradients()).wait();
-}
-
-/// What prepare() returns. Where it throws, refuse() before that.
-template <class Prepare, class Refuse>
-auto prepared_or_refused(const Prepare& prepare, const Refuse& refuse) {
-  try {
-    return prepare();
-  } catch (...) {
-    refuse();
-    throw;
-  }
 }
 
 /// Throws where x has other channels than all ranks know of.
@@ -90,6 +77,7 @@ auto start_synchronized_norm(const char* function, const Device& device, const X
                              const ChannelSpec& spec, Index channels, C& communicator) {
   require_device<Device>();
   const RankMessages messages{channels, communicator.size()};
+  check_communicator(function, device, messages, communicator);
   const auto prepare = [&] {
     if (spec.per_sample) throw_shape_error(function, "statistics over ranks and over ghost batches exclude each other");
     const auto call = channel_forward_call<Activation>(function, x, residual, mask, weight, bias, y, spec);
@@ -115,6 +103,7 @@ auto start_synchronized_norm_backward(const char* function, const Device& device
                                       Dbias& dbias, GradientMode mode, Index channels, C& communicator) {
   require_device<Device>();
   const RankMessages messages{channels, communicator.size()};
+  check_communicator(function, device, messages, communicator);
   const auto prepare = [&] {
     const auto call = channel_backward_call<Activation>(function, dy, x, residual, mask, weight, bias, saved, dx,
                                                         dresidual, dweight, dbias, true);
@@ -131,7 +120,14 @@ auto start_synchronized_norm_backward(const char* function, const Device& device
   });
 }
 
-// What a CPU does of the halves. CUDA devices have theirs in channel_ranks_cuda.cuh.
+// What a CPU does of the halves. CUDA devices have theirs in detail/channel_ranks_cuda.cuh.
+
+template <CpuDevice Device, class C>
+void check_communicator(const char*, const Device&, const RankMessages&, C& communicator) {
+  static_assert(
+      !requires { communicator.stream(); },
+      "evenkeel: this communicator's messages lie in a CUDA device's memory, and the norm runs on the CPU");
+}
 
 template <CpuDevice Device, class Saved, class C>
 void refuse_forward(const Device&, Saved&, const RankMessages& messages, C& communicator) {
