@@ -9,6 +9,10 @@
 
 namespace evenkeel::detail {
 
+// A function of the host's, such as the one that makes it, cannot be called from a kernel.
+template <class A>
+inline constexpr A not_a_number = std::numeric_limits<A>::quiet_NaN();
+
 /// From every rank's message to the moments (count | shift | delta | M2, channels) and statistics (mean | rest | rstd,
 /// channels) of all data: a thread for each channel.
 template <class A>
@@ -25,7 +29,7 @@ __global__ void __launch_bounds__(between_threads)
   moments[3 * channels + c] = all.M2;
   settle_set(moments, statistics, eps, c, channels);
   if (failed)
-    for (int k = 0; k < 3; ++k) statistics[k * channels + c] = std::numeric_limits<A>::quiet_NaN();
+    for (int k = 0; k < 3; ++k) statistics[k * channels + c] = not_a_number<A>;
 }
 
 /// What a rank sends of a backward, from the parts (g | g_xhat, channels, parts) of its channels: (g | g_xhat, channels) to
@@ -71,7 +75,7 @@ __global__ void __launch_bounds__(between_threads) rank_gradient_kernel(RankGrad
   const bool failed = !(step.total[2 * C] == 0);
   // One value has no gradient, and h - mean(h) is not 0 where a compiler fuses it with the product in h.
   if (!(step.moments[c] > 1)) step.known[2 * C + c] = A(0);
-  if (failed) step.known[2 * C + c] = std::numeric_limits<A>::quiet_NaN();
+  if (failed) step.known[2 * C + c] = not_a_number<A>;
   const double weight = step.weight == nullptr ? 1.0 : to<double>(step.weight[c]);
   const double counted = step.moments[c] > 1 ? step.moments[c] : 1.0;
   step.known[3 * C + c] = static_cast<A>(weight * step.total[c] / counted);
