@@ -21,7 +21,7 @@ namespace {
 
 // Operations that the library does not have yet, or has in part: those with a check are run as far as they exist.
 const std::set<std::string>& waiting() {
-  static const std::set<std::string> ops;
+  static const std::set<std::string> ops{};
   return ops;
 }
 
