@@ -79,8 +79,9 @@ void batch_norm(const Device& device, const X& x, const Weight& weight, const Bi
 ///
 /// Ranks may hold different numbers of values, also none; whether there are enough is decided after the exchange, so all
 /// ranks throw or none. Where the call fails on one rank (ShapeError there), the others throw RankError; on none of them
-/// anything has changed. All ranks have the same number of channels, which a rank with a wrong x takes from weight or bias:
-/// without both it cannot take part in the exchange, and the others wait. Ghost batches are an error.
+/// anything has changed. All ranks have the same number of channels, which a rank with a wrong x takes from weight or bias;
+/// without both, an x with a wrong number of channels makes messages of unequal lengths, which not every communicator
+/// notices. Ghost batches are an error.
 template <class Activation = Identity, class Device, class X, class Weight, class Bias, class Y, class A, class Storage,
           Communicator C>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
