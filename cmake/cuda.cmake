@@ -1,4 +1,5 @@
-# evenkeel::cuda exists where a CUDA compiler does. A parent project that has CUDA enabled already gets it without asking.
+# evenkeel::cuda exists where a CUDA compiler does, and evenkeel::nccl where NCCL is as well. A parent project that has
+# CUDA enabled already gets them without asking.
 if(EVENKEEL_CUDA AND NOT CMAKE_CUDA_COMPILER_LOADED)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     # The toolkit's installer does not put nvcc on the PATH.
@@ -33,4 +34,14 @@ if(CMAKE_CUDA_COMPILER_LOADED)
   target_compile_definitions(evenkeel_cuda INTERFACE EIGEN_NO_CUDA)
   # The static runtime is what CMake links into CUDA programs by default; a shared one beside it would be a second runtime.
   target_link_libraries(evenkeel_cuda INTERFACE evenkeel CUDA::cudart_static)
+
+  find_path(EVENKEEL_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(EVENKEEL_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+  mark_as_advanced(EVENKEEL_NCCL_INCLUDE_DIR EVENKEEL_NCCL_LIBRARY)
+  if(EVENKEEL_NCCL_INCLUDE_DIR AND EVENKEEL_NCCL_LIBRARY)
+    add_library(evenkeel_nccl INTERFACE)
+    add_library(evenkeel::nccl ALIAS evenkeel_nccl)
+    target_include_directories(evenkeel_nccl SYSTEM INTERFACE "${EVENKEEL_NCCL_INCLUDE_DIR}")
+    target_link_libraries(evenkeel_nccl INTERFACE evenkeel_cuda "${EVENKEEL_NCCL_LIBRARY}")
+  endif()
 endif()

@@ -23,6 +23,11 @@ need_library() {  # PACKAGE NAME
   echo 'int main() {}' | c++ -x c++ - "-l$2" -o /dev/null >/dev/null 2>&1 || missing+=("$1")
 }
 
+need_mpi() {
+  need_command libopenmpi-dev mpicxx
+  need_command openmpi-bin mpirun
+}
+
 need_base() {
   need_command g++ c++
   need_command cmake cmake

@@ -1,4 +1,8 @@
 // Trains a small residual network on Fashion-MNIST, with the norms and residual recipes of evenkeel, on the CPU.
+//
+// Under mpirun each process, a rank, takes its share of every batch, and the gradients are averaged over the ranks:
+//
+//   mpirun -n 4 train_image_classifier --threads 1 --sync-batch-norm
 #include "nn/cross_entropy.hpp"
 #include "nn/curve_file.hpp"
 #include "nn/fashion_mnist.hpp"
@@ -6,8 +10,12 @@
 #include "nn/program.hpp"
 #include "nn/progress_bar.hpp"
 #include "nn/provenance.hpp"
+#include "nn/ranks.hpp"
 #include "nn/schedule.hpp"
 #include "nn/sgd.hpp"
+#ifdef EVENKEEL_EXAMPLE_MPI
+#include "nn/mpi_ranks.hpp"
+#endif
 
 #include <CLI/CLI.hpp>
 
@@ -17,6 +25,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -43,6 +52,7 @@ struct Options {
   Index test_images = 10000;
   std::string data = nn::fashion_mnist_folder;
   std::string curve;
+  bool sync_batch_norm = false;
 };
 
 constexpr const char* curve_header = "step,train_loss,learning_rate,gradient_norm,test_loss,test_accuracy,seconds";
@@ -53,7 +63,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--norm", o.norm,
                  "batch, group, instance, dyt, weight, scaled_ws or none (default: what the recipe is for)");
   app.add_option("--depth", o.depth, "stem, two 3x3 convolutions a block, classifier: even")->capture_default_str();
-  app.add_option("--batch", o.batch, "images per step")->capture_default_str();
+  app.add_option("--batch", o.batch, "images per step, of all ranks together")->capture_default_str();
   app.add_option("--epochs", o.epochs, "times through the training images")->capture_default_str();
   app.add_option("--steps", o.steps, "training steps, in place of epochs");
   app.add_option("--learning-rate", o.learning_rate, "at its peak (default: 0.1 * batch/128)");
@@ -67,6 +77,7 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--test-images", o.test_images, "the first ones of the 10000")->capture_default_str();
   app.add_option("--data", o.data, "folder of the four files of Fashion-MNIST")->capture_default_str();
   app.add_option("--curve", o.curve, "CSV file for the losses");
+  app.add_flag("--sync-batch-norm", o.sync_batch_norm, "BatchNorm over the images of all ranks, under mpirun");
 }
 
 /// Checks the options and fills in those that others decide.
@@ -91,6 +102,8 @@ nn::ImageClassifierShape settle(Options& o) {
   nn::require(o.batch <= o.train_images,
               "--batch " + std::to_string(o.batch) + " is more than --train-images " + std::to_string(o.train_images));
   nn::require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
+  nn::require(!o.sync_batch_norm || *norm == nn::ImageNorm::batch,
+              "--sync-batch-norm goes with --norm batch, not with " + o.norm);
   if (o.learning_rate == 0) o.learning_rate = 0.1 * double(o.batch) / 128;
   nn::require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
   nn::require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "--weight-decay must not be negative");
@@ -106,23 +119,34 @@ struct TestFigures {
   double loss, accuracy;
 };
 
+/// `part` of `count`, cut into as many parts as there are ranks: where it begins, and where the next one does.
+Index share_begin(Index count, int part, int ranks) { return count * part / ranks; }
+
 class Training {
  public:
+  /// `ranks` is null where this process trains alone.
   Training(const Options& options, const nn::ImageClassifierShape& shape, const Eigen::ThreadPoolDevice& device,
-           nn::LabelledImages train, nn::LabelledImages test)
+           nn::Ranks* ranks, nn::LabelledImages train, nn::LabelledImages test)
       : options_(options),
         device_(device),
+        ranks_(ranks),
         train_(std::move(train)),
         test_(std::move(test)),
         network_(shape, options.seed),
         sgd_(parameters(network_), {.weight_decay = options.weight_decay}),
         per_epoch_(train_.count() / options.batch),  // what is left over waits for the next epoch
-        steps_(options.steps > 0 ? options.steps : options.epochs * per_epoch_) {}
+        steps_(options.steps > 0 ? options.steps : options.epochs * per_epoch_) {
+    const int rank = ranks_ ? ranks_->rank() : 0, count = ranks_ ? ranks_->size() : 1;
+    first_ = share_begin(options.batch, rank, count);
+    images_ = share_begin(options.batch, rank + 1, count) - first_;
+  }
 
+  /// Tests, prints and writes on the first rank alone.
   void run(nn::CurveFile& curve) {
     const nn::Schedule schedule{options_.learning_rate, std::min(100L, steps_ / 10), steps_, 0};
     const long interval = std::max(1L, steps_ / 100);
     const int tests = 5;
+    const bool speaks = ranks_ == nullptr || ranks_->rank() == 0;
     nn::ProgressBar bar(steps_);
     const auto start = std::chrono::steady_clock::now();
     double loss_sum = 0;
@@ -131,6 +155,10 @@ class Training {
       const double gradient_norm = gradient_norm_;
       loss_sum += loss;
       ++losses;
+      if (!speaks) {
+        if (!std::isfinite(loss)) break;
+        continue;
+      }
       bar.show(done_, loss, double(done_ * options_.batch) / nn::seconds_since(start), "images");
       const bool last = done_ == steps_ || nn::interrupted || !std::isfinite(loss);
       const bool tested = last || done_ * tests / steps_ != (done_ - 1) * tests / steps_;
@@ -157,15 +185,34 @@ class Training {
     }
   }
 
+  /// How fast each rank was, without the tests. All ranks call it.
+  void print_ranks() {
+    if (ranks_ == nullptr) return;
+    const double own[4] = {double(images_), step_seconds_, gradient_seconds_, double(done_)};
+    std::vector<double> all(std::size_t(4 * ranks_->size()));
+    ranks_->all_gather(own, all.data(), 4);
+    if (ranks_->rank() != 0) return;
+    std::printf("\n");
+    for (int r = 0; r < ranks_->size(); ++r) {
+      const double* const of = all.data() + 4 * r;
+      std::printf(
+          "rank %d of %d: %.0f images a step, %.1f images per second, %.0f%% of the time in the sum of gradients\n", r,
+          ranks_->size(), of[0], of[0] * of[3] / of[1], 100 * of[2] / of[1]);
+    }
+  }
+
   void print_result(const std::string& command) const {
+    if (ranks_ != nullptr && ranks_->rank() != 0) return;
     std::printf("\ntest accuracy %.2f%% after %ld steps in %.0f seconds\n", 100 * figures_.accuracy, done_, seconds_);
     std::printf(
         "RESULT image_classifier recipe=%s norm=%s depth=%td batch=%td steps=%ld learning_rate=%g seed=%llu threads=%d "
-        "train_images=%td test_images=%td train_loss=%.6f test_loss=%.6f test_accuracy=%.4f seconds=%.1f commit=%s "
-        "command='%s'\n",
+        "train_images=%td test_images=%td ranks=%d sync_batch_norm=%d train_loss=%.6f test_loss=%.6f "
+        "test_accuracy=%.4f "
+        "seconds=%.1f commit=%s command='%s'\n",
         options_.recipe.c_str(), options_.norm.c_str(), options_.depth, options_.batch, done_, options_.learning_rate,
-        static_cast<unsigned long long>(options_.seed), options_.threads, train_.count(), test_.count(), train_loss_,
-        figures_.loss, figures_.accuracy, seconds_, nn::commit().c_str(), command.c_str());
+        static_cast<unsigned long long>(options_.seed), options_.threads, train_.count(), test_.count(),
+        ranks_ ? ranks_->size() : 1, int(options_.sync_batch_norm), train_loss_, figures_.loss, figures_.accuracy,
+        seconds_, nn::commit().c_str(), command.c_str());
   }
 
  private:
@@ -178,16 +225,42 @@ class Training {
   double step(double learning_rate) {
     const long epoch = done_ / per_epoch_, place = done_ % per_epoch_;
     if (place == 0 || order_.empty()) order_ = nn::shuffled(train_.count(), options_.seed, epoch);
-    const nn::ImageBatch batch = nn::batch_of(train_, order_, place * options_.batch, options_.batch);
-    const double loss =
+    const auto start = std::chrono::steady_clock::now();
+    const nn::ImageBatch batch = nn::batch_of(train_, order_, place * options_.batch + first_, images_);
+    double loss =
         nn::softmax_cross_entropy(device_, network_.forward(device_, batch.images, true), batch.labels, dlogits_);
+    if (ranks_ != nullptr) {  // from this rank's mean to its part of the mean over all images
+      const double part = double(images_) / double(options_.batch);
+      loss = images_ > 0 ? loss * part : 0;
+      dlogits_ *= float(part);
+    }
     network_.zero_gradient();
     network_.backward(device_, dlogits_);
+    if (ranks_ != nullptr) {
+      ranks_->all_reduce_sum(&loss, 1);
+      sum_gradients();
+    }
     gradient_norm_ = network_.clip_gradient_norm(device_, options_.clip_norm);
     if (options_.clip > 0) network_.clip_gradient(device_, options_.clip);
     sgd_.step(device_, learning_rate);
     ++done_;
+    step_seconds_ += nn::seconds_since(start);
     return std::isnan(loss) ? NAN : loss;  // printed without a sign
+  }
+
+  /// All gradients become their sums over the ranks, in one message.
+  void sum_gradients() {
+    const auto start = std::chrono::steady_clock::now();
+    message_.clear();
+    network_.for_each_parameter(
+        [&](ek::ParameterRef<float> p) { message_.insert(message_.end(), p.gradient, p.gradient + p.size); });
+    ranks_->all_reduce_sum(message_.data(), Index(message_.size()));
+    const float* from = message_.data();
+    network_.for_each_parameter([&](ek::ParameterRef<float> p) {
+      std::copy_n(from, p.size, p.gradient);
+      from += p.size;
+    });
+    gradient_seconds_ += nn::seconds_since(start);
   }
 
   TestFigures test() {
@@ -211,6 +284,8 @@ class Training {
 
   const Options& options_;
   const Eigen::ThreadPoolDevice& device_;
+  nn::Ranks* ranks_;
+  Index first_ = 0, images_ = 0;  // of a batch, this rank's
   nn::LabelledImages train_, test_;
   nn::ImageClassifier network_;
   nn::Sgd<float> sgd_;
@@ -219,9 +294,11 @@ class Training {
   nn::Matrix<float> dlogits_;
   TestFigures figures_{};
   double train_loss_ = 0, gradient_norm_ = 0, seconds_ = 0;
+  double step_seconds_ = 0, gradient_seconds_ = 0;
+  std::vector<float> message_;
 };
 
-void train(const Options& options, const nn::ImageClassifierShape& shape, const std::string& command) {
+void train(const Options& options, nn::ImageClassifierShape shape, nn::Ranks* ranks, const std::string& command) {
   if (!std::filesystem::exists(options.data))
     throw std::runtime_error(options.data +
                              ": is not there; Debian has the images in the package dataset-fashion-mnist");
@@ -232,12 +309,33 @@ void train(const Options& options, const nn::ImageClassifierShape& shape, const 
   // The thread that calls a device works too, so the pool has one less; a pool of none is not possible.
   Eigen::ThreadPool pool(std::max(1, options.threads - 1));
   const Eigen::ThreadPoolDevice device(&pool, options.threads);
-  nn::CurveFile curve(options.curve, curve_header);
-  Training training(options, shape, device, std::move(images), std::move(test_images));
-  nn::catch_interrupt();
+  nn::CurveFile curve(ranks == nullptr || ranks->rank() == 0 ? options.curve : "", curve_header);
+  if (options.sync_batch_norm) shape.ranks = ranks;
+  Training training(options, shape, device, ranks, std::move(images), std::move(test_images));
+  if (ranks == nullptr) nn::catch_interrupt();  // ranks that stop at different steps would wait for each other
   training.run(curve);
   curve.finish();
+  training.print_ranks();
   training.print_result(command);
+}
+
+std::string one_line(const std::exception& error) {
+  std::string line = error.what();
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return "train_image_classifier: " + line;
+}
+
+/// The ranks of this program, or null: it trains alone.
+std::unique_ptr<nn::Ranks> join_ranks(const Options& options, int& argc, char**& argv) {
+  if (!options.sync_batch_norm && !nn::under_mpirun()) return nullptr;
+#ifdef EVENKEEL_EXAMPLE_MPI
+  auto ranks = std::make_unique<nn::MpiRanks>(argc, argv);
+  nn::require(options.batch >= ranks->size(), "--batch must be at least 1 for each rank");
+  return ranks;
+#else
+  static_cast<void>(argc), static_cast<void>(argv);
+  throw std::runtime_error("more than one process needs MPI, which was not there when this was compiled");
+#endif
 }
 
 }  // namespace
@@ -249,13 +347,19 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     const nn::ImageClassifierShape shape = settle(options);
-    train(options, shape, nn::command_line(argc, argv));
+    const std::string command = nn::command_line(argc, argv);
+    const std::unique_ptr<nn::Ranks> ranks = join_ranks(options, argc, argv);
+    try {
+      train(options, shape, ranks.get(), command);
+    } catch (const std::exception& error) {
+      if (ranks == nullptr || ranks->size() == 1) throw;
+      std::cerr << one_line(error) + '\n';
+      ranks->abort(2);
+    }
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const std::exception& error) {
-    std::string line = error.what();
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    std::cerr << "train_image_classifier: " << line << '\n';
+    std::cerr << one_line(error) << '\n';
     return 2;
   }
 }

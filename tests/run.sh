@@ -38,6 +38,7 @@ need_header zlib1g-dev zlib.h
 need_header nlohmann-json3-dev nlohmann/json.hpp
 need_library libboost-context-dev boost_context
 need_command valgrind valgrind
+need_mpi
 [ "$preset" != clang ] || need_command clang clang++
 install_missing
 want_bible

@@ -7,6 +7,7 @@
 #include "evenkeel/norms/instance_norm.hpp"
 #include "nn/parallel.hpp"
 #include "nn/planes.hpp"
+#include "nn/ranks.hpp"
 
 #include <functional>
 #include <memory>
@@ -26,6 +27,17 @@ class ActivatedNorm {
   virtual void backward(const Eigen::ThreadPoolDevice& device, const Planes& dh, const Planes& x, const Planes& h,
                         Planes dx) = 0;
   virtual void for_each_parameter(const Visitor&) {}
+
+  /// The same in two halves, between which a norm over ranks waits for the others. The other norms do all in the first.
+  virtual ek::Pending start_forward(const Eigen::ThreadPoolDevice& device, const Planes& x, Planes h, bool training) {
+    forward(device, x, h, training);
+    return ek::Pending();
+  }
+  virtual ek::Pending start_backward(const Eigen::ThreadPoolDevice& device, const Planes& dh, const Planes& x,
+                                     const Planes& h, Planes dx) {
+    backward(device, dh, x, h, dx);
+    return ek::Pending();
+  }
 };
 
 /// BatchNorm, GroupNorm or InstanceNorm, which bring the ReLU into the pass that writes their output. The library's free
@@ -36,7 +48,7 @@ class ChannelNorm : public ActivatedNorm {
     weight_.fill(1.0f);
   }
   void backward(const Eigen::ThreadPoolDevice& device, const Planes& dh, const Planes& x, const Planes&,
-                Planes dx) final {
+                Planes dx) override {
     // The gradients of all three are one function: what differs is in the saved statistics.
     ek::batch_norm_backward<ek::Relu>(device, dh, x, map(weight_.value()), map(bias_.value()), saved_, dx,
                                       map(weight_.gradient()), map(bias_.gradient()));
@@ -66,6 +78,50 @@ class ActivatedBatchNorm final : public ChannelNorm {
   }
 
  private:
+  ek::RunningStatistics<float> running_;
+};
+
+/// BatchNorm over the images of all ranks.
+class ActivatedSyncBatchNorm final : public ChannelNorm {
+ public:
+  ActivatedSyncBatchNorm(Index channels, Ranks& ranks) : ChannelNorm(channels), ranks_(ranks), running_(channels) {}
+
+  void forward(const Eigen::ThreadPoolDevice& device, const Planes& x, Planes h, bool training) override {
+    start_forward(device, x, h, training).finish();
+  }
+  void backward(const Eigen::ThreadPoolDevice& device, const Planes& dh, const Planes& x, const Planes& h,
+                Planes dx) override {
+    start_backward(device, dh, x, h, dx).finish();
+  }
+  ek::Pending start_forward(const Eigen::ThreadPoolDevice& device, const Planes& x, Planes h, bool training) override {
+    const Values weight = map(weight_.value()), bias = map(bias_.value());
+    if (!training) {
+      ek::batch_norm_inference<ek::Relu>(device, x, weight, bias, running_, h);
+      return ek::Pending();
+    }
+    return ek::Pending(
+        Followed{ek::start_batch_norm<ek::Relu>(device, x, weight, bias, h, saved_, {}, ranks_), *this, device});
+  }
+  ek::Pending start_backward(const Eigen::ThreadPoolDevice& device, const Planes& dh, const Planes& x, const Planes&,
+                             Planes dx) override {
+    return ek::start_batch_norm_backward<ek::Relu>(device, dh, x, map(weight_.value()), map(bias_.value()), saved_, dx,
+                                                   map(weight_.gradient()), map(bias_.gradient()),
+                                                   ek::GradientMode::accumulate, ranks_);
+  }
+
+ private:
+  // A forward that the running statistics follow.
+  struct Followed {
+    ek::Pending norm;
+    ActivatedSyncBatchNorm& self;
+    const Eigen::ThreadPoolDevice& device;
+    void finish() {
+      norm.finish();
+      self.running_.update(device, self.saved_);
+    }
+  };
+
+  Ranks& ranks_;
   ek::RunningStatistics<float> running_;
 };
 

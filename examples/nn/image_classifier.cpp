@@ -29,6 +29,7 @@ constexpr const char* recipe_names[] = {"standard", "fixup", "nfnet", "layer_sca
 std::unique_ptr<ActivatedNorm> make_norm(const ImageClassifierShape& shape, Index channels, double beta) {
   switch (shape.norm) {
     case ImageNorm::batch:
+      if (shape.ranks != nullptr) return std::make_unique<ActivatedSyncBatchNorm>(channels, *shape.ranks);
       return std::make_unique<ActivatedBatchNorm>(channels);
     case ImageNorm::group:
       return std::make_unique<ActivatedGroupNorm>(channels, std::max<Index>(1, channels / 4));
@@ -112,9 +113,11 @@ class Block {
     Planes h1 = h1_.like(x), u = out(u_), h2 = out(h2_), f = out(f_), y = out(y_);
     norm1_->forward(device, x, h1, training);
     conv1_.forward(device, h1, u);
-    norm2_->forward(device, u, h2, training);
-    conv2_.forward(device, h2, f);
+    // While the ranks exchange what they know of u, the shortcut has work to do.
+    ek::Pending norm2 = norm2_->start_forward(device, u, h2, training);
     if (shortcut_) shortcut_->forward(device, h1, y);
+    norm2.finish();
+    conv2_.forward(device, h2, f);
     const Planes stream = shortcut_ ? y : x;
     std::visit([&](auto& join) { join.join(device, stream, f, y); }, join_);
     return y;
@@ -132,11 +135,12 @@ class Block {
         },
         join_);
     conv2_.backward(device, df, h2, inner);
-    norm2_->backward(device, inner, u, h2, inner);
+    ek::Pending norm2 = norm2_->start_backward(device, inner, u, h2, inner);
+    if (shortcut_) shortcut_->backward(device, dy, h1, gradients.shortcut.like(x));
+    norm2.finish();
     conv1_.backward(device, inner, h1, dx);
     if (shortcut_) {
-      Planes through = gradients.shortcut.like(x);
-      shortcut_->backward(device, dy, h1, through);
+      const Planes through = gradients.shortcut.like(x);
       ek::residual_sum(device, dx, through, dx);
       norm1_->backward(device, dx, x, h1, dx);
     } else {

@@ -4,6 +4,7 @@
 #include "evenkeel/parameter.hpp"
 #include "nn/embedding.hpp"
 #include "nn/matrix.hpp"
+#include "nn/ranks.hpp"
 
 #include <unsupported/Eigen/CXX11/Tensor>
 
@@ -36,6 +37,7 @@ struct ImageClassifierShape {
   Index depth = 14;                          ///< stem, two layers a block, classifier: even, at least 8
   ImageNorm norm = ImageNorm::batch;
   ek::ResidualNetRecipe recipe = ek::ResidualNetRecipe::standard;
+  Ranks* ranks = nullptr;  ///< where given, BatchNorm is over the images of all of them
 };
 
 /// A residual network of 3x3 convolutions with the norms before them (K. He et al., "Identity Mappings in Deep Residual

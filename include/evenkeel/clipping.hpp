@@ -10,6 +10,7 @@
 
 #include "evenkeel/detail/parallel_cpu.hpp"
 #include "evenkeel/detail/weight_math.hpp"
+#include "evenkeel/distributed/communicator.hpp"
 #include "evenkeel/init/role.hpp"
 #include "evenkeel/parameter.hpp"
 #include "evenkeel/view.hpp"
@@ -23,6 +24,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace evenkeel {
 
@@ -182,6 +184,47 @@ double sum_of_squares(const Device& device, const T* data, Index size, double sc
   return sum;
 }
 
+/// All gradients times limit / norm where the norm, theirs, is finite and larger.
+template <class Device, class List>
+void scale_to_limit(const Device& device, const List& parameters, double norm, double limit) {
+  if (!(norm > limit) || !std::isfinite(norm)) return;
+  const double scale = limit / norm;
+  for (const auto& parameter : parameters) {
+    using T = std::remove_pointer_t<decltype(parameter.gradient)>;
+    constexpr Index block = 1 << 14;
+    for_each_block(device, (parameter.size + block - 1) / block, 2.0 * static_cast<double>(parameter.size) * sizeof(T),
+                   [&](Index b) {
+                     const Index end = std::min(parameter.size, (b + 1) * block);
+                     for (Index i = b * block; i < end; ++i)
+                       parameter.gradient[i] = static_cast<T>(static_cast<double>(parameter.gradient[i]) * scale);
+                   });
+  }
+}
+
+/// The norm of each rank's gradients; below 0 that of a rank whose call has failed.
+template <Communicator C>
+std::vector<double> gathered_norms(C& communicator, double own) {
+  std::vector<double> norms(static_cast<std::size_t>(communicator.size()));
+  start_all_gather(communicator, &own, norms.data(), 1).wait();
+  return norms;
+}
+/// The norm of all of them together.
+template <Communicator C>
+double norm_over_ranks(C& communicator, double own) {
+  const std::vector<double> norms = gathered_norms(communicator, own);
+  double largest = 0, squares = 0;
+  for (std::size_t r = 0; r < norms.size(); ++r) {
+    if (norms[r] < 0)
+      throw RankError(
+          error_text("clip_global_gradient_norm", "the call of rank ", r, " failed, of which its own error says more"));
+    if (!std::isfinite(norms[r])) return norms[r];
+    largest = std::max(largest, norms[r]);
+  }
+  if (largest == 0) return 0;
+  for (const double norm : norms) squares += norm / largest * (norm / largest);
+  return largest * std::sqrt(squares);
+}
+
 }  // namespace detail::inline EVENKEEL_ISA
 
 inline namespace EVENKEEL_ISA {
@@ -255,19 +298,28 @@ template <class Device, class List>
 double clip_global_gradient_norm(const Device& device, const List& parameters, double limit) {
   detail::require_clip("clip_global_gradient_norm", "limit", limit);
   const double norm = global_gradient_norm(device, parameters);
-  if (!(norm > limit) || !std::isfinite(norm)) return norm;
-  const double scale = limit / norm;
-  for (const auto& parameter : parameters) {
-    using T = std::remove_pointer_t<decltype(parameter.gradient)>;
-    constexpr Index block = 1 << 14;
-    detail::for_each_block(device, (parameter.size + block - 1) / block,
-                           2.0 * static_cast<double>(parameter.size) * sizeof(T), [&](Index b) {
-                             const Index end = std::min(parameter.size, (b + 1) * block);
-                             for (Index i = b * block; i < end; ++i)
-                               parameter.gradient[i] =
-                                   static_cast<T>(static_cast<double>(parameter.gradient[i]) * scale);
-                           });
-  }
+  detail::scale_to_limit(device, parameters, norm, limit);
+  return norm;
+}
+
+/// The norm of gradients that are spread over ranks, each of which has other parameters or other parts of them; the same
+/// bits on all. One message of 1 double. (Where every rank has all gradients, averaged, the norm needs no exchange.)
+template <class Device, class List, Communicator C>
+  requires detail::ListOf<List, ParameterRef>
+double global_gradient_norm(const Device& device, const List& parameters, C&& communicator) {
+  return detail::norm_over_ranks(communicator, global_gradient_norm(device, parameters));
+}
+/// clip_global_gradient_norm of gradients that are spread over ranks. Throws RankError where another rank's call fails.
+template <class Device, class List, Communicator C>
+  requires detail::ListOf<List, ParameterRef>
+double clip_global_gradient_norm(const Device& device, const List& parameters, double limit, C&& communicator) {
+  const auto own_norm = [&] {
+    detail::require_clip("clip_global_gradient_norm", "limit", limit);
+    return global_gradient_norm(device, parameters);
+  };
+  const double own = detail::prepared_or_refused(own_norm, [&] { detail::gathered_norms(communicator, -1); });
+  const double norm = detail::norm_over_ranks(communicator, own);
+  detail::scale_to_limit(device, parameters, norm, limit);
   return norm;
 }
 

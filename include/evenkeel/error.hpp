@@ -26,6 +26,13 @@ class CudaError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An exchange with other ranks that cannot give its result: the call of one of them failed, or the messages do not fit.
+/// The rank that failed throws an error of its own, which says why.
+class RankError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 namespace detail {
 
 inline void append(std::string& text, const std::string& part) { text += part; }

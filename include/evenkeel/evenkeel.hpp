@@ -4,6 +4,7 @@
 
 #include "evenkeel/clipping.hpp"
 #include "evenkeel/conventions.hpp"
+#include "evenkeel/distributed/thread_communicator.hpp"
 #include "evenkeel/fold/fold_target.hpp"
 #include "evenkeel/fold/fold_weight_norm.hpp"
 #include "evenkeel/fold/largest_difference.hpp"

@@ -27,5 +27,6 @@ void add_init_cases(Table& table);
 void add_residual_cases(Table& table);
 void add_fold_cases(Table& table);
 void add_taper_cases(Table& table);
+void add_synchronized_cases(Table& table);
 
 }  // namespace cases_test

@@ -4,6 +4,7 @@
 #                  (small.cu) for every architecture
 #   machine_code/  the kernels in these objects are as rules.py says, and the check finds planted faults
 #   link/          a plain C++ unit and a CUDA unit in one program, whose launch is refused where there is no device
+#   nccl/          SyncBatchNorm over NCCL, where NCCL is installed
 
 set(tests_of_nvcc
   "cuda: the machine code of the surface"
@@ -65,3 +66,15 @@ target_link_libraries(cuda_link PRIVATE evenkeel_test_flags evenkeel::cuda)
 add_dependencies(tests_cuda cuda_link)
 add_test(NAME "cuda: a plain unit and a CUDA unit in one program" COMMAND cuda_link)
 set_tests_properties("cuda: a plain unit and a CUDA unit in one program" PROPERTIES LABELS cuda)
+
+if(TARGET evenkeel::nccl)
+  add_executable(cuda_nccl nccl/main.cu)
+  target_link_libraries(cuda_nccl PRIVATE evenkeel_test_flags evenkeel::nccl)
+  add_dependencies(tests_cuda cuda_nccl)
+  add_test(NAME "cuda: SyncBatchNorm over NCCL" COMMAND cuda_nccl)
+  set_tests_properties("cuda: SyncBatchNorm over NCCL" PROPERTIES LABELS cuda)
+else()
+  add_test(NAME "cuda: SyncBatchNorm over NCCL: no NCCL, skipped" COMMAND "${CMAKE_COMMAND}" -E echo skipped)
+  set_tests_properties("cuda: SyncBatchNorm over NCCL: no NCCL, skipped" PROPERTIES LABELS cuda
+    SKIP_REGULAR_EXPRESSION skipped)
+endif()

@@ -1,151 +1,209 @@
 // BatchNorm over ranks, each a thread: what one process makes of the joined data, with the same statistics on all.
-#include "evenkeel/norms/batch_norm.hpp"
+#include "distributed/rank_checks.hpp"
+#include "evenkeel/distributed/thread_communicator.hpp"
 #include "support/catch.hpp"
-#include "support/data.hpp"
 
-#include <Eigen/Core>
-
-#include <barrier>
+#include <atomic>
+#include <mutex>
 #include <thread>
-#include <vector>
 
-namespace ek = evenkeel;
+using namespace distributed_test;
 
 namespace {
 
-// Ranks of one process. Sums are taken in the order of the ranks, by each of them.
-struct Exchange {
-  explicit Exchange(int ranks) : place(std::size_t(ranks)), barrier(ranks) {}
-  std::vector<const double*> place;
-  std::barrier<> barrier;
-};
-struct ThreadRank {
-  Exchange& exchange;
-  int number;
+// A thread's communicator that counts what it is asked for.
+struct Counted : ek::ThreadCommunicator {
+  std::atomic<long>*messages = nullptr, *values = nullptr;
 
-  int rank() const { return number; }
-  int size() const { return int(exchange.place.size()); }
-  void all_gather(const double* send, double* receive, ek::Index count) {
-    exchange.place[std::size_t(number)] = send;
-    exchange.barrier.arrive_and_wait();
-    for (int r = 0; r < size(); ++r) std::copy_n(exchange.place[std::size_t(r)], count, receive + r * count);
-    exchange.barrier.arrive_and_wait();
+  Request start_all_gather(const double* send, double* receive, Index count) {
+    ++*messages, *values += count;
+    return ThreadCommunicator::start_all_gather(send, receive, count);
   }
-  void all_reduce_sum(double* values, ek::Index count) {
-    std::vector<double> all(std::size_t(size() * count));
-    all_gather(values, all.data(), count);
-    std::fill_n(values, count, 0.0);
-    for (int r = 0; r < size(); ++r)
-      for (ek::Index i = 0; i < count; ++i) values[i] += all[std::size_t(r * count + i)];
+  Request start_all_reduce_sum(double* sums, Index count) {
+    ++*messages, *values += count;
+    return ThreadCommunicator::start_all_reduce_sum(sums, count);
   }
 };
+// One with only what the concept asks for.
+struct Plain {
+  Counted to;
+  int rank() const { return to.rank(); }
+  int size() const { return to.size(); }
+  void all_gather(const double* send, double* receive, Index count) { to.all_gather(send, receive, count); }
+  void all_reduce_sum(double* sums, Index count) { to.all_reduce_sum(sums, count); }
+};
+static_assert(ek::Communicator<Plain> && !ek::OverlappingCommunicator<Plain>);
+static_assert(ek::OverlappingCommunicator<Counted> && ek::OverlappingCommunicator<ek::ThreadCommunicator>);
 
-template <class T>
-using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+std::atomic<long> messages = 0, values = 0;  // of all ranks, since on_ranks began
 
-template <class T>
-void check(const std::vector<ek::Index>& samples, double mean, double spread) {
-  const ek::Index channels = 21;
-  ek::Index total = 0;
-  for (const ek::Index n : samples) total += n;
-  Matrix<T> x(total, channels), dy(total, channels), y(total, channels), dx(total, channels);
-  const auto values = support::normal<T>(std::size_t(x.size()), 5, mean, spread);
-  const auto gradients = support::normal<T>(std::size_t(x.size()), 6);
-  for (ek::Index i = 0; i < x.size(); ++i)
-    x.data()[i] = T(values[std::size_t(i)]), dy.data()[i] = T(gradients[std::size_t(i)]);
-  const Eigen::Array<T, Eigen::Dynamic, 1> weight =
-      Eigen::Array<T, Eigen::Dynamic, 1>::LinSpaced(channels, T(-1), T(2));
-  Eigen::Array<T, Eigen::Dynamic, 1> dweight = weight * 0, dbias = dweight;
-  ek::BatchNormSaved<T> saved;
-  ek::batch_norm(ek::serial, x, weight, weight, y, saved);
-  ek::batch_norm_backward(ek::serial, dy, x, weight, saved, dx, dweight, dbias);
-  ek::RunningStatistics<T> running(channels);
-  running.update(saved);
-
-  const std::size_t ranks = samples.size();
-  Exchange exchange(static_cast<int>(ranks));
-  std::vector<Matrix<T>> rank_y(ranks), rank_dx(ranks);
-  std::vector<Eigen::Array<T, Eigen::Dynamic, 1>> rank_dw(ranks, weight * 0), rank_db = rank_dw;
-  std::vector<ek::RunningStatistics<T>> rank_running(ranks, ek::RunningStatistics<T>(channels));
+// Calls f(communicator) in a thread for each rank; what it returns, joined.
+template <class F>
+std::string on_ranks(int ranks, const F& f) {
+  messages = values = 0;
+  ek::ThreadGroup group(ranks);
   std::vector<std::thread> threads;
-  ek::Index first = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r, first] {
-      ThreadRank rank{exchange, static_cast<int>(r)};
-      const Matrix<T> own = x.middleRows(first, samples[r]), own_dy = dy.middleRows(first, samples[r]);
-      rank_y[r].resize(samples[r], channels), rank_dx[r].resize(samples[r], channels);
-      ek::BatchNormSaved<T> own_saved;
-      ek::batch_norm(ek::serial, own, weight, weight, rank_y[r], own_saved, {}, rank);
-      ek::batch_norm_backward(ek::serial, own_dy, own, weight, weight, own_saved, rank_dx[r], rank_dw[r], rank_db[r],
-                              ek::GradientMode::accumulate, rank);
-      rank_running[r].update(own_saved);
+  std::vector<std::string> wrong(std::size_t(ranks), "");
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      try {
+        wrong[std::size_t(r)] = f(Counted{ek::ThreadCommunicator(group, r), &messages, &values});
+      } catch (const std::exception& e) {
+        wrong[std::size_t(r)] = "rank " + std::to_string(r) + " throws " + e.what();
+        group.abort();
+      }
     });
-    first += samples[r];
-  }
   for (std::thread& thread : threads) thread.join();
-
-  const T near = T(sizeof(T) == 4 ? 2e-6 : 1e-13);
-  Eigen::Array<T, Eigen::Dynamic, 1> dweight_sum = weight * 0, dbias_sum = dweight_sum;
-  first = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (samples[r] > 0) {
-      CHECK((rank_y[r] - y.middleRows(first, samples[r])).cwiseAbs().maxCoeff() <= 4 * near);
-      CHECK((rank_dx[r] - dx.middleRows(first, samples[r])).cwiseAbs().maxCoeff() <=
-            4 * near * std::max(T(1), dx.cwiseAbs().maxCoeff()));
-    }
-    dweight_sum += rank_dw[r], dbias_sum += rank_db[r];
-    first += samples[r];
-    for (ek::Index c = 0; c < channels; ++c) {
-      CHECK(rank_running[r].mean()[c] == rank_running[0].mean()[c]);
-      CHECK(rank_running[r].var()[c] == rank_running[0].var()[c]);
-      CHECK(double(rank_running[r].var()[c]) == Approx(double(running.var()[c])).epsilon(double(near)));
-    }
-  }
-  CHECK((dweight_sum - dweight).abs().maxCoeff() <= T(total) * near);
-  CHECK((dbias_sum - dbias).abs().maxCoeff() <= T(total) * near);
+  std::string all;
+  for (const std::string& w : wrong) all += w;
+  return all;
 }
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 }  // namespace
 
 TEST_CASE("batch_norm over ranks equals one process on the joined data", "[distributed]") {
-  for (const auto& samples :
-       std::vector<std::vector<ek::Index>>{{5}, {4, 4}, {1, 3}, {2, 1, 4}, {3, 0}, {0, 7, 0, 1}}) {
-    check<float>(samples, 0.5, 2);
-    check<double>(samples, 0.5, 2);
-    check<double>(samples, 1e4, 1e-2);
-  }
+  for (int ranks = 1; ranks <= 4; ++ranks)
+    for (const Shards& shards : all_shards(ranks)) {
+      const auto check = [&]<class T>(T) {
+        return on_ranks(ranks, [&](auto communicator) {
+          Errors errors;
+          return check_shards<T>(communicator, shards, errors);
+        });
+      };
+      CHECK(check(float()) == "");
+      CHECK(check(double()) == "");
+    }
+}
+
+TEST_CASE("a call that fails on one rank fails on all, and changes nothing", "[distributed]") {
+  for (int ranks = 1; ranks <= 3; ++ranks) CHECK(on_ranks(ranks, [](auto c) { return check_failures(c); }) == "");
 }
 
 TEST_CASE("one value over all ranks is an error on all of them, none is not", "[distributed]") {
-  for (const ek::Index samples : {0, 1}) {
-    Exchange exchange(2);
-    int thrown[2] = {};
-    std::vector<std::thread> threads;
-    for (int r = 0; r < 2; ++r)
-      threads.emplace_back([&, r] {
-        ThreadRank rank{exchange, r};
-        Matrix<float> x = Matrix<float>::Constant(r == 0 ? samples : 0, 3, 1.0f), y = x;
-        ek::BatchNormSaved<float> saved;
-        ek::RunningStatistics<float> running(3);
-        try {
-          ek::batch_norm(ek::serial, x, ek::none, ek::none, y, saved, {}, rank);
-          running.update(saved);
-        } catch (const ek::ShapeError&) {
-          thrown[r] = 1;
-        }
-        if (running.num_batches_tracked != 0) thrown[r] = 2;
-      });
-    for (std::thread& thread : threads) thread.join();
-    CHECK(thrown[0] == samples);
-    CHECK(thrown[1] == samples);
-  }
+  CHECK(on_ranks(2, [](auto c) { return check_counts(c); }) == "");
+}
+
+TEST_CASE("training exchanges one message each way, inference and frozen statistics none", "[distributed]") {
+  const auto sent = [&](bool training, auto tracking) {
+    const std::string wrong = on_ranks(3, [&](auto communicator) -> std::string {
+      ek::SyncBatchNorm<float, Counted> norm(communicator, channels, {}, {}, ek::Affine::weight_and_bias, tracking);
+      Data<float> x = normal_data<float>(2, 1, 0, 1), y = x;
+      norm.training = training;
+      norm.forward(ek::serial, x, y);
+      norm.backward(ek::serial, y, x, y);
+      ek::Pending pending = norm.start_forward(ek::serial, x, y);
+      pending.finish();
+      if (norm.training) return pending.finished() ? "" : "not finished";
+      norm.refuse_forward();
+      if (tracking == ek::Tracking::on) norm.refuse_backward();
+      return "";
+    });
+    CHECK(wrong == "");
+    return std::pair(messages.load(), values.load());
+  };
+  CHECK(sent(true, ek::Tracking::on) == std::pair(3 * 3L, 3 * (2 * (3 * channels + 1) + 2 * channels + 1)));
+  CHECK(sent(false, ek::Tracking::on) == std::pair(0L, 0L));
+}
+
+TEST_CASE("without parameters the channels of a failed call are those of x", "[distributed]") {
+  const std::string wrong = on_ranks(2, [](auto communicator) -> std::string {
+    Matrix x = Matrix::Random(4, 3), y = x, other(3, 3);
+    ek::BatchNormSaved<float> saved;
+    try {
+      ek::batch_norm(ek::serial, x, ek::none, ek::none, communicator.rank() == 1 ? other : y, saved, {}, communicator);
+    } catch (const ek::ShapeError&) {
+      return communicator.rank() == 1 ? "" : "rank 0 throws ShapeError";
+    } catch (const ek::RankError& e) {
+      const std::string expected = "batch_norm: the call of rank 1 failed, of which its own error says more";
+      return communicator.rank() == 0 && e.what() == expected ? "" : e.what();
+    }
+    return "nothing is thrown";
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("statistics of ranks are not taken for those of one process", "[distributed]") {
+  ek::ThreadGroup group(1);
+  ek::ThreadCommunicator communicator(group, 0);
+  Matrix x = Matrix::Random(4, 3), y = x, dx = x;
+  ek::BatchNormSaved<float> saved;
+  ek::batch_norm(ek::serial, x, ek::none, ek::none, y, saved, {}, communicator);
+  CHECK_THROWS_WITH(ek::batch_norm_backward(ek::serial, y, x, ek::none, saved, dx, ek::none, ek::none),
+                    "batch_norm_backward: saved comes from a forward over ranks, expected their communicator");
+  ek::batch_norm(ek::serial, x, ek::none, ek::none, y, saved);
+  CHECK_THROWS_WITH(ek::batch_norm_backward(ek::serial, y, x, ek::none, ek::none, saved, dx, ek::none, ek::none,
+                                            ek::GradientMode::accumulate, communicator),
+                    "batch_norm_backward: saved comes from a forward without a communicator, expected one with it");
 }
 
 TEST_CASE("ghost batches and ranks exclude each other", "[distributed]") {
-  Exchange exchange(1);
-  ThreadRank rank{exchange, 0};
-  Matrix<float> x = Matrix<float>::Random(4, 3), y = x;
+  ek::ThreadGroup group(1);
+  ek::ThreadCommunicator communicator(group, 0);
+  Matrix x = Matrix::Random(4, 3), y = x;
   ek::BatchNormSaved<float> saved;
-  CHECK_THROWS_WITH(ek::batch_norm(ek::serial, x, ek::none, ek::none, y, saved, {.ghost = 2}, rank),
+  CHECK_THROWS_WITH(ek::batch_norm(ek::serial, x, ek::none, ek::none, y, saved, {.ghost = 2}, communicator),
                     "batch_norm: statistics over ranks and over ghost batches exclude each other");
+  using Layer = ek::SyncBatchNorm<float, Counted>;
+  CHECK_THROWS_WITH(Layer(Counted{communicator}, 3, {.ghost = 2}),
+                    "SyncBatchNorm: statistics over ranks and over ghost batches exclude each other");
+}
+
+TEST_CASE("activation and residual over ranks", "[distributed]") {
+  const Matrix x = Matrix::Random(6, 3), residual = Matrix::Random(6, 3), dy = Matrix::Random(6, 3);
+  const Eigen::ArrayXf weight = Eigen::ArrayXf::LinSpaced(3, 0.5f, 2), bias = Eigen::ArrayXf::Random(3);
+  ek::BatchNormSaved<float> saved;
+  Matrix y = x, dx = x, dresidual = x;
+  Eigen::ArrayXf dweight = weight * 0, dbias = dweight;
+  ek::batch_norm_add<ek::Relu>(ek::serial, x, residual, weight, bias, y, saved);
+  ek::batch_norm_add_backward<ek::Relu>(ek::serial, dy, x, residual, weight, bias, saved, dx, dresidual, dweight,
+                                        dbias);
+  const std::string wrong = on_ranks(2, [&](auto communicator) -> std::string {
+    Plain plain{communicator};
+    const Index first = communicator.rank() == 0 ? 0 : 2, count = communicator.rank() == 0 ? 2 : 4;
+    const auto own = [&](const Matrix& m) -> Matrix { return m.middleRows(first, count); };
+    ek::BatchNormSaved<float> own_saved;
+    Matrix own_y(count, 3), own_dx(count, 3), own_dresidual(count, 3);
+    Eigen::ArrayXf own_dweight = weight * 0, own_dbias = own_dweight;
+    ek::batch_norm_add<ek::Relu>(ek::serial, own(x), own(residual), weight, bias, own_y, own_saved, {}, plain);
+    ek::batch_norm_add_backward<ek::Relu>(ek::serial, own(dy), own(x), own(residual), weight, bias, own_saved, own_dx,
+                                          own_dresidual, own_dweight, own_dbias, ek::GradientMode::accumulate, plain);
+    const float far = std::max({(own_y - own(y)).cwiseAbs().maxCoeff(), (own_dx - own(dx)).cwiseAbs().maxCoeff(),
+                                (own_dresidual - own(dresidual)).cwiseAbs().maxCoeff()});
+    return far < 2e-6f ? "" : "off by " + std::to_string(far);
+  });
+  CHECK(wrong == "");
+}
+
+TEST_CASE("threads that meet: errors of the group", "[distributed]") {
+  CHECK_THROWS_AS(ek::ThreadGroup(0), ek::ShapeError);
+  ek::ThreadGroup group(2);
+  CHECK_THROWS_AS(ek::ThreadCommunicator(group, 2), ek::ShapeError);
+  CHECK_THROWS_AS(ek::ThreadCommunicator(group, -1), ek::ShapeError);
+
+  // Messages of unequal lengths, on both ranks.
+  const std::string unequal = on_ranks(2, [](auto communicator) -> std::string {
+    double values[3] = {};
+    try {
+      communicator.all_reduce_sum(values, 2 + communicator.rank());
+    } catch (const ek::RankError&) {
+      return "";
+    }
+    return "no error";
+  });
+  CHECK(unequal == "");
+
+  // A rank that never comes.
+  const std::string aborted = on_ranks(3, [](auto communicator) -> std::string {
+    if (communicator.rank() == 1) throw std::runtime_error("no data");
+    double value = 0;
+    try {
+      communicator.all_reduce_sum(&value, 1);
+    } catch (const ek::RankError&) {
+      return "";
+    }
+    return "no error";
+  });
+  CHECK(aborted == "rank 1 throws no data");
 }

@@ -81,6 +81,7 @@ TEST_CASE("examples: the image trainer answers mistakes with one line and status
       {"--clip-norm -2", "--clip-norm must not be negative"},
       {"--train-images 0", "--train-images must be at least 1"},
       {"--test-images 0", "--test-images must be at least 1"},
+      {"--sync-batch-norm --norm group", "--sync-batch-norm goes with --norm batch, not with group"},
       {"--data '" + folder / "missing" + "'", "package dataset-fashion-mnist"},
       {"--data '" + folder / "." + "'", "train-images-idx3-ubyte.gz: cannot be opened"},
       {"--data '" + folder / "damaged" + "'", "is not an IDX file"},
@@ -162,4 +163,60 @@ TEST_CASE("examples: the first 20 steps of kept runs of the image trainer repeat
   CHECK(runs == 4);
 }
 
+#ifdef EVENKEEL_MPIEXEC
+
+namespace {
+
+Outcome train_on_four(const Folder& folder, const std::string& arguments) {
+  return process::run(folder, "train_image_classifier", arguments,
+                      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+                      "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe "
+                      "OMPI_MCA_btl_vader_single_copy_mechanism=none '" EVENKEEL_MPIEXEC "' -n 4");
+}
+
+}  // namespace
+
+TEST_CASE("examples: the image trainer on four ranks follows one process", "[examples]") {
+  if (images_are_missing("examples: the image trainer on four ranks follows one process")) return;
+  const Folder folder;
+  const std::string curve = " --curve '" + folder / "curve.csv" + "'";
+  const auto losses = [&] { return column_of(read(folder / "curve.csv"), train_loss); };
+  // At a rate at which what one rounding does to a loss stays below the margin for 50 steps.
+  const std::string arguments =
+      "--depth 8 --batch 128 --learning-rate 0.02 --train-images 6400 --test-images 50 --threads 1 ";
+  REQUIRE(train(folder, arguments + "--steps 50" + curve).status == 0);
+  const std::vector<double> one = losses();
+  const Outcome outcome = train_on_four(folder, arguments + "--sync-batch-norm --steps 50" + curve);
+  INFO(outcome.err);
+  REQUIRE(outcome.status == 0);
+  const std::vector<double> four = losses();
+  REQUIRE(one.size() == 50);
+  REQUIRE(four.size() == 50);
+  for (std::size_t step = 0; step < 50; ++step) {
+    INFO("step " << step + 1);
+    CHECK(std::abs(four[step] - one[step]) < 1e-3);
+  }
+  for (const std::string rank : {"0", "1", "2", "3"})
+    CHECK_THAT(outcome.out, support::contains_text("rank " + rank + " of 4: 32 images a step, "));
+  CHECK(value_of(last_line(outcome.out), "ranks") == "4");
+  CHECK(value_of(last_line(outcome.out), "sync_batch_norm") == "1");
+
+  // Statistics of each rank's own images: another network.
+  REQUIRE(train_on_four(folder, arguments + "--steps 5" + curve).status == 0);
+  const std::vector<double> local = losses();
+  REQUIRE(local.size() == 5);
+  CHECK(std::abs(local[4] - one[4]) > 1e-3);
+}
+
+TEST_CASE("examples: a mistake on four ranks ends all of them", "[examples]") {
+  const Folder folder;
+  for (const std::string arguments : {"--depth 7", "--batch 3", "--data /missing"}) {
+    INFO(arguments);
+    const Outcome outcome = train_on_four(folder, "--threads 1 --sync-batch-norm " + arguments);
+    CHECK(outcome.status != 0);
+    CHECK_THAT(outcome.err, support::contains_text("train_image_classifier: "));
+  }
+}
+
+#endif
 #endif

@@ -159,8 +159,7 @@ EVENKEEL_DEVICE void settle_set(const double* moments, A* statistics, double eps
   statistics[2 * sets + set] = static_cast<A>(row.rstd);
 }
 
-/// Between the sums and the writing of a forward: a warp for each set, whose parts are `count` neighbours of `parts`. An
-/// exchange between processes would stand between its two steps, and merge what all have in `moments`.
+/// Between the sums and the writing of a forward: a warp for each set, whose parts are `count` neighbours of `parts`.
 template <class A>
 __global__ void __launch_bounds__(between_threads)
     moments_kernel(const A* parts, std::int64_t count, std::int64_t sets, double eps, double* moments, A* statistics) {

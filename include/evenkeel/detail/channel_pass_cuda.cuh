@@ -7,7 +7,6 @@
 #include "evenkeel/cuda_stream.cuh"
 #include "evenkeel/detail/channel_kernels.cuh"
 #include "evenkeel/detail/row_pass_cuda.cuh"
-#include "evenkeel/distributed/communicator.hpp"
 
 #include <algorithm>
 #include <array>
@@ -199,22 +198,13 @@ void channel_write(const Device& device, const ChannelPass<M, I, P, O, Known, Ke
   run_channels<true>(device, device_channels(pass, 1, pass.known, nullptr));
 }
 
-/// The seam for statistics over processes lies within moments_kernel.
-template <class C>
-constexpr void require_local() {
-  static_assert(is_local_v<C>, "evenkeel: statistics over all ranks' data are not taken on CUDA devices yet");
-}
-
-/// A forward: moments of the sets to saved.moments_data(), their statistics to saved.statistics, the outputs. A set in
-/// which at most one value counts has variance 0: a mask's count is not known here.
-template <StreamDevice Device, class SumPass, class WritePass, class Saved, class C>
-void channel_forward(const Device& device, const SumPass& sum_pass, const WritePass& write_pass, Saved& saved,
-                     double eps, C&) {
-  require_local<C>();
+/// Moments of the sets, (count | shift | delta | M2, sets), and their statistics, (mean | rest | rstd, sets).
+template <StreamDevice Device, class SumPass, class Saved>
+void set_moments(const Device& device, const SumPass& sum_pass, Saved& saved, Index groups, double eps, double* moments,
+                 typename Saved::Scalar* statistics) {
   using A = typename Saved::Scalar;
   const ChannelGrid& grid = sum_pass.grid;
-  const Index groups = saved.call.groups, size = grid.channels / groups, sets = grid.samples * groups;
-  A* const statistics = saved.statistics.data();
+  const Index size = grid.channels / groups, sets = grid.samples * groups;
   A* const parts = saved.known.data() + parts_offset(sets);
   Index parts_of_set = 0;
   const auto sums = device_channels(sum_pass, 1, nullptr, parts);
@@ -225,9 +215,19 @@ void channel_forward(const Device& device, const SumPass& sum_pass, const WriteP
     parts_of_set = size * run_channels<false>(device, sums);
   if (sets == 0) return;
   launch(&moments_kernel<A>, between_shape(32 * sets), device.stream(), static_cast<const A*>(parts),
-         static_cast<std::int64_t>(parts_of_set), static_cast<std::int64_t>(sets), eps, saved.moments_data(),
-         statistics);
-  run_channels<true>(device, device_channels(write_pass, size, statistics, nullptr));
+         static_cast<std::int64_t>(parts_of_set), static_cast<std::int64_t>(sets), eps, moments, statistics);
+}
+
+/// A forward: moments of the sets to saved.moments_data(), their statistics to saved.statistics, the outputs. A set in
+/// which at most one value counts has variance 0: a mask's count is not known here.
+template <StreamDevice Device, class SumPass, class WritePass, class Saved>
+void channel_forward(const Device& device, const SumPass& sum_pass, const WritePass& write_pass, Saved& saved,
+                     double eps) {
+  const Index groups = saved.call.groups;
+  auto* const statistics = saved.statistics.data();
+  set_moments(device, sum_pass, saved, groups, eps, saved.moments_data(), statistics);
+  if (sum_pass.grid.samples * groups == 0) return;
+  run_channels<true>(device, device_channels(write_pass, sum_pass.grid.channels / groups, statistics, nullptr));
 }
 
 /// A pointer of the device, or a null pointer where there is none.
@@ -271,10 +271,9 @@ void channel_gradients(const Device& device, const ChannelGrid& grid, const A* p
 }
 
 /// A backward through the statistics of the data.
-template <StreamDevice Device, class SumPass, class WritePass, class Saved, class Dw, class Db, class C>
+template <StreamDevice Device, class SumPass, class WritePass, class Saved, class Dw, class Db>
 void channel_backward(const Device& device, const SumPass& sum_pass, const WritePass& write_pass, Saved& saved, Dw dw,
-                      Db db, GradientMode mode, C&) {
-  require_local<C>();
+                      Db db, GradientMode mode, double) {
   using A = typename Saved::Scalar;
   const ChannelGrid& grid = sum_pass.grid;
   const Index groups = saved.call.groups, size = grid.channels / groups, sets = grid.samples * groups;
@@ -306,7 +305,7 @@ template <StreamDevice Device, class A>
 std::int64_t update_running(const Device& device, const RunningStep& step, const ChannelGrid& grid,
                             const double* moments, A* values) {
   const std::int64_t samples = grid.samples, channels = grid.channels;
-  if (samples * grid.count() == 0) return step.batches;
+  if (samples * grid.count() == 0 && !step.over_ranks) return step.batches;
   launch(&running_kernel<A>, between_shape(channels), device.stream(), step, moments, samples, channels, values);
   return step.batches + (step.together ? 1 : samples);
 }

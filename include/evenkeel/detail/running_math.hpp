@@ -13,6 +13,7 @@ struct RunningStep {
   double new_weight;     // of a batch's value; below 0: 1 / its number
   std::int64_t batches;  // before this call
   bool together, unbiased;
+  bool over_ranks = false;  // the moments are those of more than this call's data
 
   /// moments_of(s) are the channel's in sample s. Samples without values change nothing. Returns the batches after it.
   EVENKEEL_MATH template <class A, class F>

@@ -6,7 +6,7 @@
 ///                 dweight = sum(dy * xhat),  dbias = sum(dy),  dx = weight * rstd * (dy - dbias/n - xhat * dweight/n)
 ///     inference:  xhat = (x - running_mean)/sqrt(running_var + eps);  dx = dy * weight * rstd
 ///
-/// Three steps: moments of each channel, their exchange where a communicator is given, and the application.
+/// Three steps: moments of each channel, their exchange where a communicator is given (SyncBatchNorm), and the application.
 ///
 /// With an activation, y = act(u) of that u, and dy becomes dy * act'(u). With a residual, u = xhat * weight + bias +
 /// residual. With ghost batches each run of options.ghost samples has statistics of its own (E. Hoffer, I. Hubara,
@@ -14,6 +14,8 @@
 #pragma once
 
 #include "evenkeel/norms/channel_layer.hpp"
+
+#include <utility>
 
 namespace evenkeel {
 
@@ -44,6 +46,11 @@ class BatchNormSaved : public ChannelNormSaved<A, Storage> {
   void reserve(const Device& device, const X& x, const BatchNormOptions& options = {}) {
     this->reserve_for(device, x, detail::batch_norm_spec(options));
   }
+  /// The same for the ranks of a communicator.
+  template <class Device, class X, Communicator C>
+  void reserve(const Device& device, const X& x, const BatchNormOptions& options, const C& communicator) {
+    this->reserve_for(device, x, detail::batch_norm_spec(options), communicator.size());
+  }
   template <class Device, class X>
   void reserve(const Device& device, const X& x, const Axes& axis) {
     reserve(device, x, BatchNormOptions{.axis = axis});
@@ -67,16 +74,34 @@ void batch_norm(const Device& device, const X& x, const Weight& weight, const Bi
                                    detail::batch_norm_spec(options));
 }
 
-/// batch_norm with the statistics of all ranks' data. Ranks may hold different numbers of values, also none; whether there
-/// are enough is decided after the exchange, so all ranks throw or none.
+/// batch_norm with the statistics of all ranks' data, the same bits on each rank: SyncBatchNorm. One message, of 3 doubles
+/// for each channel and one more.
+///
+/// Ranks may hold different numbers of values, also none; whether there are enough is decided after the exchange, so all
+/// ranks throw or none. Where the call fails on one rank (ShapeError there), the others throw RankError; on none of them
+/// anything has changed. All ranks have the same number of channels, which a rank with a wrong x takes from weight or bias;
+/// without both, an x with a wrong number of channels makes messages of unequal lengths, which not every communicator
+/// notices. Ghost batches are an error.
 template <class Activation = Identity, class Device, class X, class Weight, class Bias, class Y, class A, class Storage,
           Communicator C>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
 void batch_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y,
                 ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options, C&& communicator) {
-  detail::channel_norm<Activation>("batch_norm", device, x, none, none, weight, bias, y, saved,
-                                   detail::batch_norm_spec(options), communicator);
+  detail::start_synchronized_norm<Activation>("batch_norm", device, x, none, none, weight, bias, y, saved,
+                                              detail::batch_norm_spec(options),
+                                              detail::channels_of(x, weight, bias, options.axis), communicator)
+      .finish();
 }
+/// The same in two halves: until finish() of what is returned, whatever the call was given stays and is not touched.
+template <class Activation = Identity, class Device, class X, class Weight, class Bias, class Y, class A, class Storage,
+          Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>> Pending
+  start_batch_norm(const Device& device, const X& x, const Weight& weight, const Bias& bias, Y&& y,
+                   ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options, C& communicator) {
+    return Pending(detail::start_synchronized_norm<Activation>(
+        "start_batch_norm", device, x, none, none, weight, bias, y, saved, detail::batch_norm_spec(options),
+        detail::channels_of(x, weight, bias, options.axis), communicator));
+  }
 
 /// y = act(batch_norm(x) + residual), in one pass: the end of a residual block. residual and y have the shape of x; y
 /// may be residual.
@@ -87,6 +112,17 @@ void batch_norm_add(const Device& device, const X& x, const Residual& residual, 
                     Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
   detail::channel_norm<Activation>("batch_norm_add", device, x, residual, none, weight, bias, y, saved,
                                    detail::batch_norm_spec(options));
+}
+/// The same over all ranks' data.
+template <class Activation = Identity, class Device, class X, class Residual, class Weight, class Bias, class Y,
+          class A, class Storage, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_add(const Device& device, const X& x, const Residual& residual, const Weight& weight, const Bias& bias,
+                    Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options, C&& communicator) {
+  detail::start_synchronized_norm<Activation>("batch_norm_add", device, x, residual, none, weight, bias, y, saved,
+                                              detail::batch_norm_spec(options),
+                                              detail::channels_of(x, weight, bias, options.axis), communicator)
+      .finish();
 }
 
 /// batch_norm of padded data. mask has one value for each position, the same for all channels: 1 (or true) where x
@@ -100,6 +136,17 @@ void masked_batch_norm(const Device& device, const X& x, const Mask& mask, const
                        Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options = {}) {
   detail::channel_norm<Activation>("masked_batch_norm", device, x, none, mask, weight, bias, y, saved,
                                    detail::batch_norm_spec(options));
+}
+/// The same over all ranks' data, of which the counted ones are counted.
+template <class Activation = Identity, class Device, class X, class Mask, class Weight, class Bias, class Y, class A,
+          class Storage, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void masked_batch_norm(const Device& device, const X& x, const Mask& mask, const Weight& weight, const Bias& bias,
+                       Y&& y, ChannelNormSaved<A, Storage>& saved, const BatchNormOptions& options, C&& communicator) {
+  detail::start_synchronized_norm<Activation>("masked_batch_norm", device, x, none, mask, weight, bias, y, saved,
+                                              detail::batch_norm_spec(options),
+                                              detail::channels_of(x, weight, bias, options.axis), communicator)
+      .finish();
 }
 
 /// The gradients of batch_norm.
@@ -128,7 +175,9 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
   batch_norm_backward<Identity>(device, dy, x, weight, none, saved, dx, dweight, dbias, mode);
 }
 
-/// The gradients of batch_norm over all ranks: two sums per channel are exchanged. dweight and dbias are this rank's own.
+/// The gradients of batch_norm over all ranks, in one message of 2 doubles for each channel and one more. dweight and dbias
+/// are this rank's own: a trainer averages those of all parameters. Where the call fails on one rank, all throw, as in the
+/// forward.
 template <class Activation = Identity, class Device, class Dy, class X, class Weight, class Bias, class A,
           class Storage, class Dx, class Dweight, class Dbias, Communicator C>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
@@ -136,9 +185,23 @@ void batch_norm_backward(const Device& device, const Dy& dy, const X& x, const W
                          ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
                          GradientMode mode, C&& communicator) {
   None dresidual;
-  detail::channel_norm_backward<Activation>("batch_norm_backward", device, dy, x, none, none, weight, bias, saved, dx,
-                                            dresidual, dweight, dbias, mode, communicator);
+  detail::start_synchronized_norm_backward<Activation>(
+      "batch_norm_backward", device, dy, x, none, none, weight, bias, saved, dx, dresidual, dweight, dbias, mode,
+      detail::channels_of(x, weight, bias, saved.call.spec.axis), communicator)
+      .finish();
 }
+/// The same in two halves: until finish() of what is returned, whatever the call was given stays and is not touched.
+template <class Activation = Identity, class Device, class Dy, class X, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>> Pending
+  start_batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight, const Bias& bias,
+                            ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight, Dbias&& dbias,
+                            GradientMode mode, C& communicator) {
+    None dresidual;
+    return Pending(detail::start_synchronized_norm_backward<Activation>(
+        "start_batch_norm_backward", device, dy, x, none, none, weight, bias, saved, dx, dresidual, dweight, dbias,
+        mode, detail::channels_of(x, weight, bias, saved.call.spec.axis), communicator));
+  }
 
 /// The gradients of batch_norm_add: dresidual is written beside dx. It may be dy itself where dx is not.
 template <class Activation = Identity, class Device, class Dy, class X, class Residual, class Weight, class Bias,
@@ -151,6 +214,19 @@ void batch_norm_add_backward(const Device& device, const Dy& dy, const X& x, con
   detail::channel_norm_backward<Activation>("batch_norm_add_backward", device, dy, x, residual, none, weight, bias,
                                             saved, dx, dresidual, dweight, dbias, mode);
 }
+/// The same over all ranks.
+template <class Activation = Identity, class Device, class Dy, class X, class Residual, class Weight, class Bias,
+          class A, class Storage, class Dx, class Dresidual, class Dweight, class Dbias, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void batch_norm_add_backward(const Device& device, const Dy& dy, const X& x, const Residual& residual,
+                             const Weight& weight, const Bias& bias, ChannelNormSaved<A, Storage>& saved, Dx&& dx,
+                             Dresidual&& dresidual, Dweight&& dweight, Dbias&& dbias, GradientMode mode,
+                             C&& communicator) {
+  detail::start_synchronized_norm_backward<Activation>(
+      "batch_norm_add_backward", device, dy, x, residual, none, weight, bias, saved, dx, dresidual, dweight, dbias,
+      mode, detail::channels_of(x, weight, bias, saved.call.spec.axis), communicator)
+      .finish();
+}
 
 /// The gradients of masked_batch_norm. Where the mask is 0, dx is 0 and dy is not read into any sum.
 template <class Activation = Identity, class Device, class Dy, class X, class Mask, class Weight, class Bias, class A,
@@ -162,6 +238,19 @@ void masked_batch_norm_backward(const Device& device, const Dy& dy, const X& x, 
   None dresidual;
   detail::channel_norm_backward<Activation>("masked_batch_norm_backward", device, dy, x, none, mask, weight, bias,
                                             saved, dx, dresidual, dweight, dbias, mode);
+}
+/// The same over all ranks.
+template <class Activation = Identity, class Device, class Dy, class X, class Mask, class Weight, class Bias, class A,
+          class Storage, class Dx, class Dweight, class Dbias, Communicator C>
+  requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
+void masked_batch_norm_backward(const Device& device, const Dy& dy, const X& x, const Mask& mask, const Weight& weight,
+                                const Bias& bias, ChannelNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                Dbias&& dbias, GradientMode mode, C&& communicator) {
+  None dresidual;
+  detail::start_synchronized_norm_backward<Activation>(
+      "masked_batch_norm_backward", device, dy, x, none, mask, weight, bias, saved, dx, dresidual, dweight, dbias, mode,
+      detail::channels_of(x, weight, bias, saved.call.spec.axis), communicator)
+      .finish();
 }
 
 /// Inference: y = act((x - running.mean) / sqrt(running.var + eps) * weight + bias). Reads running, changes nothing
@@ -194,16 +283,32 @@ void batch_norm_inference_backward(const Device& device, const Dy& dy, const X& 
 ///     norm.forward(device, x, y);  norm.backward(device, dy, x, dx);           // training
 ///     norm.training = false;  norm.forward(device, x, y);                      // inference
 ///     ek::BatchNorm<float> slow(channels, {}, {.momentum = ek::OldWeight{0.99}});
-template <class T, class Activation = Identity, class Storage = HostStorage>
+template <class T, class Activation = Identity, class Storage = HostStorage, Communicator C = LocalCommunicator>
 class BatchNorm : public detail::TrackedChannelNorm<T, Activation, Storage, BatchNormSaved<accumulator_t<T>, Storage>,
-                                                    BatchNormOptions, detail::batch_norm_spec> {
+                                                    BatchNormOptions, detail::batch_norm_spec, C> {
+  using Base = detail::TrackedChannelNorm<T, Activation, Storage, BatchNormSaved<accumulator_t<T>, Storage>,
+                                          BatchNormOptions, detail::batch_norm_spec, C>;
+
  public:
   explicit BatchNorm(Index channels, const BatchNormOptions& options = {}, const RunningOptions& running_options = {},
-                     Affine affine = Affine::weight_and_bias, Tracking tracking = Tracking::on)
-      : detail::TrackedChannelNorm<T, Activation, Storage, BatchNormSaved<accumulator_t<T>, Storage>, BatchNormOptions,
-                                   detail::batch_norm_spec>("BatchNorm", channels, options, affine, tracking,
-                                                            running_options) {}
+                     Affine affine = Affine::weight_and_bias, Tracking tracking = Tracking::on) requires is_local_v<C>
+      : Base("BatchNorm", channels, options, affine, tracking, running_options) {}
+  /// Over the ranks of a communicator, of which the layer keeps a copy.
+  BatchNorm(C communicator, Index channels, const BatchNormOptions& options = {},
+            const RunningOptions& running_options = {}, Affine affine = Affine::weight_and_bias,
+            Tracking tracking = Tracking::on) requires(!is_local_v<C>)
+      : Base("SyncBatchNorm", channels, options, affine, tracking, running_options, std::move(communicator)) {}
 };
+
+/// BatchNorm with the statistics of all ranks' data: forward and backward exchange one message each, inference and frozen
+/// statistics none. Running statistics are the same bits on all ranks. The gradients of weight and bias are this rank's
+/// own. Errors on one rank are errors on all, see batch_norm.
+///
+///     ek::SyncBatchNorm<float, ek::MpiCommunicator> norm(ek::MpiCommunicator(MPI_COMM_WORLD), channels);
+///     ek::Pending pending = norm.start_forward(device, x, y);                  // or norm.forward(device, x, y)
+///     pending.finish();
+template <class T, Communicator C, class Activation = Identity, class Storage = HostStorage>
+using SyncBatchNorm = BatchNorm<T, Activation, Storage, C>;
 
 }  // namespace EVENKEEL_ISA
 }  // namespace evenkeel

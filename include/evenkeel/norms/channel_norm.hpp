@@ -4,7 +4,6 @@
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/channel_cpu.hpp"
 #include "evenkeel/detail/channel_norm_math.hpp"
-#include "evenkeel/distributed/communicator.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/norms/channel_saved.hpp"
 
@@ -14,6 +13,8 @@
 #include <numeric>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace evenkeel {
 namespace detail {
@@ -67,7 +68,7 @@ void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) 
 }
 
 /// settle_group for the channels first..last-1 of one sample, each of which is a group of its own: a pack at a time.
-template <bool Local, class Pass, class Saved>
+template <class Pass, class Saved>
 void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index first, Index last) {
   using A = typename Saved::Scalar;
   using V = Pack<double>;
@@ -83,8 +84,8 @@ void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index 
     const V count = kept(0), shift = kept(1), delta = kept(2), M2 = kept(3);
     const V variance = select_less(splat<V>(0), count, V(M2 / count), splat<V>(0));
     const auto row = standardize_row(shift, delta, inverse_root(V(variance + eps)));
-    if (Local && !in_range(round_to<A>(row.rstd))) {
-      for (Index g = c; g < c + lanes; ++g) settle_group<Local>(pass, saved, eps, s, g);
+    if (!in_range(round_to<A>(row.rstd))) {
+      for (Index g = c; g < c + lanes; ++g) settle_group<true>(pass, saved, eps, s, g);
       continue;
     }
     const V mean = round_to<A>(row.mean), rest = row.mean - mean + row.rest;
@@ -105,32 +106,66 @@ inline void check_count(const char* function, const RowArguments& arguments, con
                       ")");
 }
 
-/// The exchange between the statistics and their use: each channel's moments become those of all ranks' data, merged in
-/// the order of the ranks, so every rank has the same bits.
-template <Communicator C>
-void exchange_moments(C& communicator, double* kept, double* gathered, Index channels) {
-  communicator.all_gather(kept, gathered, 4 * channels);
-  for (Index c = 0; c < channels; ++c) {
-    Moments<double> all;
-    for (int rank = 0; rank < communicator.size(); ++rank) {
-      const double* const m = gathered + rank * 4 * channels + c;
-      all = merge(all, Moments<double>{static_cast<std::int64_t>(m[0]), m[channels], m[2 * channels], m[3 * channels]});
-    }
-    const double merged[4] = {static_cast<double>(all.count), all.shift, all.delta, all.M2};
-    for (Index k = 0; k < 4; ++k) kept[k * channels + c] = merged[k];
-  }
-}
+/// The arguments of a forward, checked, and the passes over them.
+template <class T, class Activation, class X, class Residual, class Mask, class Weight, class Bias, class Y>
+struct ChannelForwardCall {
+  using A = accumulator_t<T>;
+  static constexpr bool masked = !is_none_v<Mask>;
 
-/// Forward with the statistics of the data: of this rank's, or of all ranks' together.
-template <class Activation, class Device, class X, class Residual, class Mask, class Weight, class Bias, class Y,
-          class Saved, Communicator C = LocalCommunicator>
-void channel_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
-                  const Weight& weight, const Bias& bias, Y& y, Saved& saved, const ChannelSpec& spec,
-                  C&& communicator = {}) {
-  require_device<Device>();
+  RowArguments arguments;
+  double eps;
+  ChannelShape shape;
+  X x;
+  Residual residual;
+  Mask mask;
+  Weight weight;
+  Bias bias;
+  Y y;
+
+  const ChannelGrid& grid() const { return shape.grid; }
+  /// Of a call to the memory and back.
+  double bytes() const {
+    return 3.0 * sizeof(T) * static_cast<double>(grid().cells()) * static_cast<double>(grid().count());
+  }
+  auto sums(double* kept) const {
+    return ChannelPass{ChannelMoments<A, masked>{grid().count()},
+                       grid(),
+                       std::tuple(shape.cells(x), shape.cells(mask)),
+                       std::tuple(),
+                       std::tuple(),
+                       none,
+                       kept};  // (count | shift | delta | M2, cells)
+  }
+  auto write(const A* known) const {
+    return ChannelPass{ChannelForward<A, Activation>{},
+                       grid(),
+                       std::tuple(shape.cells(x), shape.cells(residual), shape.cells(mask)),
+                       std::tuple(weight, bias),
+                       std::tuple(shape.cells(y)),
+                       known};  // (mean | rest | rstd, cells)
+  }
+  /// What the backward checks and needs.
+  ChannelCall record(const ChannelSpec& spec, bool over_ranks) const {
+    return {spec,
+            grid(),
+            shape.groups,
+            scalar_name<T>(),
+            &activation_tag<Activation>,
+            !is_none_v<Weight>,
+            !is_none_v<Bias>,
+            !is_none_v<Residual>,
+            masked,
+            grid().cells() * grid().count() > 0 && static_cast<const void*>(y.data) == x.data,
+            over_ranks,
+            true};
+  }
+};
+
+template <class Activation, class X, class Residual, class Mask, class Weight, class Bias, class Y>
+auto channel_forward_call(const char* function, const X& x, const Residual& residual, const Mask& mask,
+                          const Weight& weight, const Bias& bias, Y& y, const ChannelSpec& spec) {
   static_assert(ActivationFunction<Activation>);
   using T = scalar_t<const X>;
-  using A = accumulator_t<T>;
   RowArguments arguments(function);
   if (spec.per_sample) arguments.keep_samples(spec.sample_axis);
   const auto x_rows = arguments.reference("x", x, spec.axis);
@@ -139,50 +174,47 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
   const auto w = arguments.parameter("weight", weight, "channels");
   const auto b = arguments.parameter("bias", bias, "channels");
   const auto y_rows = arguments.output("y", y);
-  const double eps = resolved_eps<A>(function, spec.eps);
+  const double eps = resolved_eps<accumulator_t<T>>(function, spec.eps);
   const ChannelShape shape = channel_shape(function, arguments, spec);
+  return ChannelForwardCall<T, Activation, std::remove_const_t<decltype(x_rows)>,
+                            std::remove_const_t<decltype(residual_rows)>, std::remove_const_t<decltype(mask_rows)>,
+                            std::remove_const_t<decltype(w)>, std::remove_const_t<decltype(b)>,
+                            std::remove_const_t<decltype(y_rows)>>{arguments, eps, shape, x_rows, residual_rows,
+                                                                   mask_rows, w,   b,     y_rows};
+}
+
+/// Forward with the statistics of the data.
+template <class Activation, class Device, class X, class Residual, class Mask, class Weight, class Bias, class Y,
+          class Saved>
+void channel_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Mask& mask,
+                  const Weight& weight, const Bias& bias, Y& y, Saved& saved, const ChannelSpec& spec) {
+  require_device<Device>();
+  const auto call = channel_forward_call<Activation>(function, x, residual, mask, weight, bias, y, spec);
+  const ChannelShape& shape = call.shape;
   const ChannelGrid& grid = shape.grid;
   const Index size = grid.channels / shape.groups;
-  constexpr bool masked = !is_none_v<Mask>, local = is_local_v<C>, counted_here = !masked && local;
-  if (!local && spec.per_sample)
-    throw_shape_error(function, "statistics over ranks and over ghost batches exclude each other");
-  if (counted_here) check_count(function, arguments, spec.unit, grid.count() * size);
+  constexpr bool counted_here = is_none_v<Mask>;
+  if (counted_here) check_count(function, call.arguments, spec.unit, grid.count() * size);
 
   // A call that throws changes nothing but scratch.
-  if constexpr (CpuDevice<Device>)
-    saved.sums.reserve(4 * (local ? 1 : communicator.size() + 1) * grid.cells() + 2 * grid.channels);
-  double* const kept = saved.sums.data();  // (count | shift | delta | M2, cells)
-  const ChannelPass sums{ChannelMoments<A, masked>{grid.count()},
-                         grid,
-                         std::tuple(shape.cells(x_rows), shape.cells(mask_rows)),
-                         std::tuple(),
-                         std::tuple(),
-                         none,
-                         kept};
-  const double bytes = 3.0 * sizeof(T) * static_cast<double>(grid.cells()) * static_cast<double>(grid.count());
+  if constexpr (CpuDevice<Device>) saved.sums.reserve(4 * grid.cells() + 2 * grid.channels);
+  double* const kept = saved.sums.data();
+  const auto sums = call.sums(kept);
+  const double bytes = call.bytes();
   if constexpr (CpuDevice<Device> && !counted_here) {
     channel_sums(device, sums, bytes);
-    if constexpr (!local) exchange_moments(communicator, kept, kept + 4 * grid.cells(), grid.channels);
     for (Index set = 0; set < grid.samples * shape.groups; ++set) {
       const double* const counts = kept + set * size;
-      check_count(function, arguments, spec.unit,
+      check_count(function, call.arguments, spec.unit,
                   static_cast<std::int64_t>(std::accumulate(counts, counts + size, 0.0)));
     }
   }
-  saved.begin(device, {spec, grid, shape.groups, scalar_name<T>(), &activation_tag<Activation>, !is_none_v<Weight>,
-                       !is_none_v<Bias>, !is_none_v<Residual>, masked,
-                       grid.cells() * grid.count() > 0 && static_cast<const void*>(y_rows.data) == x_rows.data, true});
-  const A* const known = saved.known.data();  // (mean | rest | rstd, cells)
-  const ChannelPass write{ChannelForward<A, Activation>{},
-                          grid,
-                          std::tuple(shape.cells(x_rows), shape.cells(residual_rows), shape.cells(mask_rows)),
-                          std::tuple(w, b),
-                          std::tuple(shape.cells(y_rows)),
-                          known};
+  saved.begin(device, call.record(spec, false));
+  const auto write = call.write(saved.known.data());
   if constexpr (CpuDevice<Device>) {
     const auto between = [&](Index s, Index first, Index last) {
-      if (size == 1) return settle_channels<local>(sums, saved, eps, s, first, last);
-      for (Index g = first / size; g < last / size; ++g) settle_group<local>(sums, saved, eps, s, g);
+      if (size == 1) return settle_channels(sums, saved, call.eps, s, first, last);
+      for (Index g = first / size; g < last / size; ++g) settle_group<true>(sums, saved, call.eps, s, g);
     };
     if constexpr (!counted_here) {
       for (Index s = 0; s < grid.samples; ++s) between(s, 0, grid.channels);
@@ -191,19 +223,22 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
       channel_passes(device, sums, between, write, size, bytes);
     }
   } else {
-    channel_forward(device, sums, write, saved, eps, communicator);
+    channel_forward(device, sums, write, saved, call.eps);
   }
 }
 
 /// Throws unless `saved` was filled by a forward over data like these.
 template <class Activation, class Weight, class Residual, class Mask, class Saved>
 void check_saved(const char* function, const RowArguments& arguments, const ChannelShape& shape, const char* scalar,
-                 const Saved& saved) {
+                 const Saved& saved, bool over_ranks) {
   const ChannelCall& call = saved.call;
   if (call.grid.channels != shape.grid.channels || call.grid.samples != shape.grid.samples ||
       call.grid.count() != shape.grid.count())
     throw_shape_error(function, "saved holds ", call.grid.samples, " x ", call.grid.channels, " channels of ",
                       call.grid.count(), " values, ", arguments.shape());
+  if (call.over_ranks != over_ranks)
+    throw_shape_error(function, over_ranks ? "saved comes from a forward without a communicator, expected one with it"
+                                           : "saved comes from a forward over ranks, expected their communicator");
   if (std::string_view(call.scalar) != scalar)
     throw_shape_error(function, "saved comes from ", call.scalar, " data, x is ", scalar);
   if (call.activation != &activation_tag<Activation>)
@@ -261,70 +296,92 @@ void mean_gradients(const Weight& weight, const double* kept, const Saved& saved
   }
 }
 
-/// A backward on the CPU, from passes without known values. Parameter gradients stay this rank's own: a trainer averages
-/// those of all parameters.
-template <class Device, class SumPass, class WritePass, class Saved, class Dw, class Db, Communicator C>
+/// The statistics of a call's sets, to scratch: twice, because one pass of the backward reads them while what the other
+/// knows is written. Returns (mean | rest | rstd | mean_h | mean_hxhat, cells), behind which (mean | rest | rstd) stand.
+template <class Saved>
+auto* spread_statistics(const ChannelGrid& grid, Saved& saved) {
+  const Index groups = saved.call.groups, size = grid.channels / groups, cells = grid.cells();
+  auto* const known = saved.known.data();
+  if (size == 1) {
+    for (auto* const to : {known, known + 5 * cells}) std::copy_n(saved.statistics.data(), 3 * cells, to);
+    return known;
+  }
+  for (Index k = 0; k < 3; ++k)
+    for (Index set = 0; set < grid.samples * groups; ++set) {
+      const auto value = saved.statistics.data()[k * grid.samples * groups + set];
+      std::fill_n(known + k * cells + set * size, size, value);
+      std::fill_n(known + (5 + k) * cells + set * size, size, value);
+    }
+  return known;
+}
+
+/// `pass` with what it knows, and the place for what it keeps.
+template <class M, class I, class P, class O, class Known, class... Kept>
+auto with_known(const ChannelPass<M, I, P, O>& pass, const Known* known, Kept... kept) {
+  return ChannelPass{pass.math, pass.grid, pass.inputs, pass.parameters, pass.outputs, known, kept...};
+}
+
+/// The means over group g of sample s, of `count` values, that the writing needs: from the sums of its cells, (g | g_xhat,
+/// cells).
+template <class Weight, class Saved>
+void put_gradient_means(const ChannelGrid& grid, const Weight& weight, const double* sums, double count, Index s,
+                        Index g, Saved& saved) {
+  using A = typename Saved::Scalar;
+  const Index size = grid.channels / saved.call.groups, cells = grid.cells();
+  double h = 0, hxhat = 0;
+  for (Index c = g * size; c < (g + 1) * size; ++c) {
+    double factor = 1;
+    if constexpr (!is_none_v<Weight>) factor = static_cast<double>(weight[c]);
+    h += factor * sums[s * grid.channels + c];
+    hxhat += factor * sums[cells + s * grid.channels + c];
+  }
+  A* const known = saved.known.data() + s * grid.channels + g * size;
+  std::fill_n(known + 3 * cells, size, static_cast<A>(h / count));
+  std::fill_n(known + 4 * cells, size, static_cast<A>(hxhat / count));
+}
+
+/// How many values group g of sample s had, for means over them.
+template <class Saved>
+double mean_count(const Saved& saved, Index g, Index s) {
+  return std::max(1.0, static_cast<double>(saved.wide_moments(g, s).count));
+}
+
+/// A backward on the CPU, from passes without known values.
+template <class Device, class SumPass, class WritePass, class Saved, class Dw, class Db>
   requires(!StreamDevice<Device>)
 void channel_backward(const Device& device, const SumPass& sum_pass, const WritePass& write_pass, Saved& saved,
-                      const Dw& dw, const Db& db, GradientMode mode, C& communicator) {
-  using A = typename Saved::Scalar;
+                      const Dw& dw, const Db& db, GradientMode mode, double bytes) {
   const ChannelGrid& grid = sum_pass.grid;
-  const Index groups = saved.call.groups, size = grid.channels / groups, cells = grid.cells();
-  A* const known = saved.known.data();  // (mean | rest | rstd | mean_h | mean_hxhat, cells), then (mean | rest | rstd)
-  A* const statistics = known + 5 * cells;
-  if (size == 1)
-    for (A* const to : {known, statistics}) std::copy_n(saved.statistics.data(), 3 * cells, to);
-  else
-    for (Index k = 0; k < 3; ++k)
-      for (Index set = 0; set < grid.samples * groups; ++set) {
-        const A value = saved.statistics.data()[k * grid.samples * groups + set];
-        std::fill_n(known + k * cells + set * size, size, value);
-        std::fill_n(statistics + k * cells + set * size, size, value);
-      }
+  const Index size = grid.channels / saved.call.groups;
+  auto* const known = spread_statistics(grid, saved);
   double* const kept = saved.sums.data();  // (g | g_xhat, cells)
-  const A *const read_statistics = statistics, *const read_known = known;
-  const ChannelPass sums{sum_pass.math,   grid, sum_pass.inputs, sum_pass.parameters, sum_pass.outputs,
-                         read_statistics, kept};
-  const ChannelPass write{write_pass.math,    grid,      write_pass.inputs, write_pass.parameters,
-                          write_pass.outputs, read_known};
+  const auto sums = with_known(sum_pass, known + 5 * grid.cells(), kept);
+  const auto write = with_known(write_pass, known);
   const auto w = std::get<0>(sum_pass.parameters);
   const auto between = [&](Index s, Index first, Index last) {
     if (size == 1) return mean_gradients(w, kept, saved, known, s, first, last);
-    for (Index g = first / size; g < last / size; ++g) {
-      double h = 0, hxhat = 0;
-      for (Index c = g * size; c < (g + 1) * size; ++c) {
-        double factor = 1;
-        if constexpr (!is_none_v<decltype(w)>) factor = static_cast<double>(w[c]);
-        h += factor * kept[s * grid.channels + c];
-        hxhat += factor * kept[cells + s * grid.channels + c];
-      }
-      const double count = std::max(1.0, static_cast<double>(saved.wide_moments(g, s).count));
-      std::fill_n(known + 3 * cells + s * grid.channels + g * size, size, static_cast<A>(h / count));
-      std::fill_n(known + 4 * cells + s * grid.channels + g * size, size, static_cast<A>(hxhat / count));
-    }
+    for (Index g = first / size; g < last / size; ++g)
+      put_gradient_means(grid, w, kept, mean_count(saved, g, s), s, g, saved);
   };
-  using T = std::remove_const_t<std::remove_pointer_t<decltype(std::get<1>(sum_pass.inputs).data)>>;
-  const double bytes = 5.0 * sizeof(T) * static_cast<double>(cells) * static_cast<double>(grid.count());
-  double* const over_samples = saved.sums.data() + 4 * cells;
-  if constexpr (is_local_v<C>) {
-    channel_passes(device, sums, between, write, size, bytes);
-    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
-  } else {
-    channel_sums(device, sums, bytes);
-    put_channel_gradients(dw, db, kept, over_samples, grid, mode);
-    communicator.all_reduce_sum(kept, 2 * cells);
-    between(0, 0, grid.channels);
-    channel_write(device, write, bytes);
-  }
+  channel_passes(device, sums, between, write, size, bytes);
+  put_channel_gradients(dw, db, kept, kept + 4 * grid.cells(), grid, mode);
 }
 
-template <class Activation, class Device, class Dy, class X, class Residual, class Mask, class Weight, class Bias,
-          class Saved, class Dx, class Dresidual, class Dweight, class Dbias, Communicator C = LocalCommunicator>
-void channel_norm_backward(const char* function, const Device& device, const Dy& dy, const X& x,
-                           const Residual& residual, const Mask& mask, const Weight& weight, const Bias& bias,
-                           Saved& saved, Dx& dx, Dresidual& dresidual, Dweight& dweight, Dbias& dbias,
-                           GradientMode mode, C&& communicator = {}) {
-  require_device<Device>();
+/// The arguments of a backward, checked, as passes without known values.
+template <class SumPass, class WritePass, class Dw, class Db>
+struct ChannelBackwardCall {
+  SumPass sums;
+  WritePass write;
+  Dw dweight;
+  Db dbias;
+  double bytes;
+};
+
+template <class Activation, class Dy, class X, class Residual, class Mask, class Weight, class Bias, class Saved,
+          class Dx, class Dresidual, class Dweight, class Dbias>
+auto channel_backward_call(const char* function, const Dy& dy, const X& x, const Residual& residual, const Mask& mask,
+                           const Weight& weight, const Bias& bias, const Saved& saved, Dx& dx, Dresidual& dresidual,
+                           Dweight& dweight, Dbias& dbias, bool over_ranks) {
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
@@ -336,7 +393,7 @@ void channel_norm_backward(const char* function, const Device& device, const Dy&
   const auto x_rows = arguments.reference("x", x, spec.axis);
   const ChannelShape shape = channel_shape(function, arguments, spec);
   const ChannelGrid& grid = shape.grid;
-  check_saved<Activation, Weight, Residual, Mask>(function, arguments, shape, scalar_name<T>(), saved);
+  check_saved<Activation, Weight, Residual, Mask>(function, arguments, shape, scalar_name<T>(), saved, over_ranks);
   if (!identity && saved.call.has_bias == is_none_v<Bias>)
     throw_shape_error(
         function, saved.call.has_bias ? "bias is none, the forward had one" : "there is a bias, the forward had none");
@@ -358,9 +415,24 @@ void channel_norm_backward(const char* function, const Device& device, const Dy&
   const auto inputs =
       std::tuple(shape.cells(dy_rows), shape.cells(x_rows), shape.cells(residual_rows), shape.cells(mask_rows));
   const auto parameters = std::tuple(w, b);
-  channel_backward(device, ChannelPass{ChannelGradientSums<A, Activation>{}, grid, inputs, parameters, std::tuple()},
-                   ChannelPass{ChannelBackward<A, Activation, adds, false>{}, grid, inputs, parameters, outputs}, saved,
-                   dw, db, mode, communicator);
+  const ChannelPass sums{ChannelGradientSums<A, Activation>{}, grid, inputs, parameters, std::tuple()};
+  const ChannelPass write{ChannelBackward<A, Activation, adds, false>{}, grid, inputs, parameters, outputs};
+  const double bytes = 5.0 * sizeof(T) * static_cast<double>(grid.cells()) * static_cast<double>(grid.count());
+  return ChannelBackwardCall<std::remove_const_t<decltype(sums)>, std::remove_const_t<decltype(write)>,
+                             std::remove_const_t<decltype(dw)>, std::remove_const_t<decltype(db)>>{sums, write, dw, db,
+                                                                                                   bytes};
+}
+
+template <class Activation, class Device, class Dy, class X, class Residual, class Mask, class Weight, class Bias,
+          class Saved, class Dx, class Dresidual, class Dweight, class Dbias>
+void channel_norm_backward(const char* function, const Device& device, const Dy& dy, const X& x,
+                           const Residual& residual, const Mask& mask, const Weight& weight, const Bias& bias,
+                           Saved& saved, Dx& dx, Dresidual& dresidual, Dweight& dweight, Dbias& dbias,
+                           GradientMode mode) {
+  require_device<Device>();
+  const auto call = channel_backward_call<Activation>(function, dy, x, residual, mask, weight, bias, saved, dx,
+                                                      dresidual, dweight, dbias, false);
+  channel_backward(device, call.sums, call.write, saved, call.dweight, call.dbias, mode, call.bytes);
 }
 
 }  // namespace EVENKEEL_ISA

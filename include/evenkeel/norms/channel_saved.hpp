@@ -3,6 +3,7 @@
 
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/channel_cpu.hpp"
+#include "evenkeel/detail/rank_math.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/storage.hpp"
 
@@ -30,7 +31,8 @@ struct ChannelCall {
   Index groups = 0;
   const char* scalar = "";
   const void* activation = nullptr;
-  bool has_weight = false, has_bias = false, has_residual = false, has_mask = false, in_place = false;
+  bool has_weight = false, has_bias = false, has_residual = false, has_mask = false, in_place = false,
+       over_ranks = false;
   bool filled = false;
 };
 
@@ -50,6 +52,12 @@ struct ChannelShape {
     return cells_of(rows, level, ghost);
   }
 };
+
+/// Values of scratch, `sums` of double, for statistics over ranks. Forward: (count | shift | delta | M2, channels), then
+/// each rank's message. Backward: (g | g_xhat, channels), the message, (2, channels).
+inline Index room_of_ranks(Index channels, int ranks) {
+  return 4 * channels + std::max(ranks * moments_message(channels), gradients_message(channels));
+}
 
 inline ChannelShape channel_shape(const char* function, const RowArguments& arguments, const ChannelSpec& spec) {
   const RowGrid rows = arguments.grid();
@@ -115,16 +123,21 @@ class ChannelNormSaved {
 
   template <class Device>
   void begin(const Device& device, const detail::ChannelCall& now) {
-    const Index sets = now.grid.samples * now.groups;
-    const detail::ChannelRoom room = channel_room(device, now.grid, now.groups);
+    make_room(device, now.grid, now.groups);
+    call = now;
+  }
+  /// Room for a call, with at least `least_sums` values of sums. Throws where there is none, and a device's cannot be made.
+  template <class Device>
+  void make_room(const Device& device, const detail::ChannelGrid& grid, Index groups, Index least_sums = 0) {
+    const Index sets = grid.samples * groups;
+    const detail::ChannelRoom room = channel_room(device, grid, groups);
     statistics.ensure(3 * sets);
     moments_.ensure(4 * sets);
     known.ensure(room.known);
-    sums.ensure(room.sums);
-    call = now;
+    sums.ensure(std::max(room.sums, least_sums));
   }
   template <class Device, class X>
-  void reserve_for(const Device& device, const X& x, const detail::ChannelSpec& spec) {
+  void reserve_for(const Device& device, const X& x, const detail::ChannelSpec& spec, int ranks = 0) {
     detail::RowArguments arguments("reserve");
     if (spec.per_sample) arguments.keep_samples(spec.sample_axis);
     arguments.reference("x", x, spec.axis);
@@ -134,7 +147,7 @@ class ChannelNormSaved {
     statistics.reserve(3 * sets);
     moments_.reserve(4 * sets);
     known.reserve(room.known);
-    sums.reserve(room.sums);
+    sums.reserve(std::max(room.sums, ranks > 0 ? detail::room_of_ranks(shape.grid.channels, ranks) : 0));
   }
 
   detail::ChannelCall call;

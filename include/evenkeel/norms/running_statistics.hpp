@@ -104,18 +104,18 @@ class RunningStatistics {
   /// Takes in the batch whose statistics `saved` holds; of ghost batches one after the other; of InstanceNorm the mean
   /// over samples. A batch without values changes nothing. Throws ShapeError, and changes nothing, where the channels
   /// are not these. A CUDA device does so in its stream: num_batches_tracked, which stays on the host, then counts a
-  /// masked batch whether or not anything in it counts.
+  /// masked batch, or one over ranks, whether or not anything in it counts.
   template <class Device>
   void update(const Device& device, const ChannelNormSaved<A, Storage>& saved) {
     detail::require_device<Device>();
     if (!saved.call.filled || saved.groups() != channels_)
       detail::throw_shape_error("RunningStatistics::update", "saved holds ", saved.groups(), " channels, expected ",
                                 channels_);
-    num_batches_tracked =
-        update_running(device,
-                       detail::RunningStep{options_.momentum.new_weight(), num_batches_tracked,
-                                           saved.call.spec.averaged, options_.variance == RunningVariance::unbiased},
-                       saved.call.grid, saved.moments_data(), values_.data());
+    num_batches_tracked = update_running(
+        device,
+        detail::RunningStep{options_.momentum.new_weight(), num_batches_tracked, saved.call.spec.averaged,
+                            options_.variance == RunningVariance::unbiased, saved.call.over_ranks},
+        saved.call.grid, saved.moments_data(), values_.data());
   }
   void update(const ChannelNormSaved<A, Storage>& saved) requires(Storage::on_host) { update(serial, saved); }
 

@@ -9,10 +9,12 @@
 #pragma once
 
 #include "evenkeel/detail/anchor_math.hpp"
+#include "evenkeel/distributed/averages.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
 #include "evenkeel/taper/taper.hpp"
 
+#include <array>
 #include <cmath>
 #include <tuple>
 
@@ -182,7 +184,17 @@ class ScaleAnchor {
                                 "got no batches in the warmup, expected 1 or more, or freeze(target)");
     freeze(scale_.value());
   }
-  /// The same with a given target: averaged over ranks, or chosen.
+  /// The same from the averages of all ranks, so that the target is the same on each of them. Each batch of each rank
+  /// counts alike. One message of 3 doubles. Where it is an error on one rank, all ranks throw.
+  template <Communicator C>
+  void freeze(C&& communicator) {
+    const auto [mean] = detail::averages_over_ranks<1>("ScaleAnchor::freeze", communicator, [&] {
+      require_free("ScaleAnchor::freeze");
+      return std::array{scale_.state()};
+    });
+    freeze(mean);
+  }
+  /// The same with a given target.
   void freeze(double target) {
     require_free("ScaleAnchor::freeze");
     if (!(target >= 0) || std::isinf(target))

@@ -14,12 +14,14 @@
 /// which is Internal-Taper; with true the network is All-Taper, which needs a scale anchor (scale_anchor.hpp).
 #pragma once
 
+#include "evenkeel/distributed/averages.hpp"
 #include "evenkeel/fold/affine_map.hpp"
 #include "evenkeel/parameter.hpp"
 #include "evenkeel/taper/taper.hpp"
 #include "evenkeel/taper/taper_norm.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <type_traits>
@@ -145,8 +147,7 @@ class TaperLayer {
   bool calibrated() const { return calibrated_; }
   double factor() const { return factor_; }
 
-  /// The averages of the two batch means. Over several ranks, average the two values, and call calibrate(numerator /
-  /// denominator) on each rank before the first forward after the warmup.
+  /// The averages of the two batch means.
   const Ema& numerator() const { return numerator_; }
   const Ema& denominator() const { return denominator_; }
   /// Adds the means of a batch to the averages, as the backward does by itself where the data are the host's.
@@ -164,13 +165,20 @@ class TaperLayer {
       detail::throw_state_error(function("calibrate").c_str(),
                                 "got no batches in the warmup, expected 1 or more that went forward and backward, or "
                                 "calibrate(factor)");
-    const double below = denominator_.value();
-    if (!(below > 0))
-      detail::throw_state_error(function("calibrate").c_str(), "got a mean of ||h * weight||^2 of ", below,
-                                ", expected more than 0");
-    calibrate(numerator_.value() / below);
+    calibrate(ratio(numerator_.value(), denominator_.value()));
   }
-  /// The same with a given factor: numerator over denominator, averaged over ranks.
+  /// The same from the averages of all ranks, so that the factor is the same on each of them: before the first forward
+  /// after the warmup. Each batch of each rank counts alike. One message of 5 doubles. Where it is an error on one rank,
+  /// all ranks throw, and nothing has changed.
+  template <Communicator C>
+  void calibrate(C&& communicator) {
+    const auto [above, below] = detail::averages_over_ranks<2>(function("calibrate").c_str(), communicator, [&] {
+      require_uncalibrated("calibrate");
+      return std::array{numerator_.state(), denominator_.state()};
+    });
+    calibrate(ratio(above, below));
+  }
+  /// The same with a given factor.
   void calibrate(double factor) {
     require_uncalibrated("calibrate");
     if (!std::isfinite(factor))
@@ -230,6 +238,12 @@ class TaperLayer {
       detail::throw_shape_error(function(Traits::name).c_str(), "the layer has ", features,
                                 " features, expected 1 or more");
     return features;
+  }
+  static double ratio(double above, double below) {
+    if (!(below > 0))
+      detail::throw_state_error(function("calibrate").c_str(), "got a mean of ||h * weight||^2 of ", below,
+                                ", expected more than 0");
+    return above / below;
   }
   void require_uncalibrated(const char* member) const {
     if (!options_.tapered)

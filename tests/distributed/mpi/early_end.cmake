@@ -1,0 +1,18 @@
+# Runs PROGRAM on three ranks, of which the last ends early: the others wait for it until mpirun ends them.
+execute_process(COMMAND "${LAUNCHER}" ${RANKS} 3 "${PROGRAM}" ${WAY} TIMEOUT 30 RESULT_VARIABLE status
+                OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(status MATCHES "timeout")
+  message(FATAL_ERROR "still running after 30 seconds\n${output}")
+endif()
+if(status EQUAL 0)
+  message(FATAL_ERROR "ended with status 0\n${output}")
+endif()
+foreach(rank 0 1 2)
+  if(NOT output MATCHES "rank ${rank} has made its first call")
+    message(FATAL_ERROR "rank ${rank} did not get as far as the call before: ${status}\n${output}")
+  endif()
+endforeach()
+if(output MATCHES "has made its second call")
+  message(FATAL_ERROR "a rank went on without the one that ended\n${output}")
+endif()
+message(STATUS "ended with status ${status}")
