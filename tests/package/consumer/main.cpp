@@ -1,6 +1,8 @@
 // A trainer's first program: one norm, forward and backward, and a line that is the same whichever way evenkeel came.
 #if defined(SINGLE_HEADER)
 #include "evenkeel.hpp"
+#elif defined(ONE_NORM)
+#include "evenkeel/norms/rms_norm.hpp"
 #else
 #include "evenkeel/evenkeel.hpp"
 #endif
