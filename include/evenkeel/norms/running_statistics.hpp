@@ -39,6 +39,7 @@ class Momentum {
   double new_weight_;
 };
 
+/// Which variance of a batch the running variance follows.
 enum class RunningVariance {
   unbiased,  ///< M2/(n - 1) enters running_var (torch)
   biased     ///< M2/n (Keras, TensorFlow's non-fused kernels)
