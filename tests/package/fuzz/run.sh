@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes a target with clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, and keeps the smallest corpus that
-# reaches as much: one input a line in corpus/<target>.txt, which the tests replay.
+# Fuzzes a target with clang's libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer, and keeps the shortest 200 of the
+# inputs that a corpus needs to reach as much: one a line in corpus/<target>.txt, which the tests replay.
 #
 #   tests/package/fuzz/run.sh rows|channels [seconds]
 set -eu
@@ -21,8 +21,9 @@ while read -r line; do
   printf '%s' "$line" | xxd -r -p >"$build/$target-corpus/$number"
 done <"$corpus"
 status=0
-(cd "$build" && "./$target" -max_total_time="$seconds" -max_len=200 -timeout=10 -print_final_stats=1 "$target-corpus") || status=$?
+(cd "$build" && "./$target" -max_total_time="$seconds" -max_len=96 -timeout=10 -print_final_stats=1 "$target-corpus") || status=$?
 "$build/$target" -merge=1 "$build/$target-least" "$build/$target-corpus" 2>/dev/null
-for input in "$build/$target-least"/*; do xxd -p "$input" | tr -d '\n'; echo; done | sort >"$corpus"
+for input in "$build/$target-least"/*; do xxd -p "$input" | tr -d '\n'; echo; done |
+  awk '{ print length($0), $0 }' | sort -n -k 1,1 -k 2,2 | head -n 200 | cut -d " " -f 2 >"$corpus"
 echo "$target: $(wc -l <"$corpus") inputs kept"
 exit $status
