@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """What doxygen reads in place of a header (cmake/Doxyfile).
 
+    doxygen_filter.py HEADER           to standard output
+    doxygen_filter.py FOLDER FOLDER    all headers of the first, to the second
+
 - The inline namespaces of instruction sets are no part of a name.
 - A shape at the end of a member's line, `// (rows, features)`, is its description.
 - What means the same wherever it stands is explained once, in the glossary below, and not at every member of that name. A
@@ -8,6 +11,7 @@
 - Members that end in an underscore are nobody's business, also where a friend's convenience has made them public.
 """
 
+import pathlib
 import re
 import sys
 
@@ -230,9 +234,8 @@ def documented(lines, at):
     return "///<" in lines[at] or (at > 0 and lines[at - 1].lstrip().startswith("///"))
 
 
-def main(path):
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
+def filtered(text, path):
+    """The text of the header at `path`."""
     text = re.sub(r"^inline namespace EVENKEEL_ISA \{\n", "\n", text, flags=re.M)
     text = re.sub(r"^\}  // namespace EVENKEEL_ISA\n", "\n", text, flags=re.M)
     text = text.replace("::inline EVENKEEL_ISA", "")
@@ -269,8 +272,20 @@ def main(path):
             description = ACTIVATION
         if description:
             output.insert(len(output) - (number - first) - 1, f"{re.match(' *', line).group()}/// {description}")
-    sys.stdout.write("\n".join(output))
+    return "\n".join(output)
+
+
+def main():
+    source = pathlib.Path(sys.argv[1])
+    if len(sys.argv) == 2:
+        sys.stdout.write(filtered(source.read_text(encoding="utf-8"), str(source)))
+        return
+    for path in source.rglob("*"):
+        if path.suffix in (".hpp", ".cuh"):
+            target = pathlib.Path(sys.argv[2]) / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(filtered(path.read_text(encoding="utf-8"), str(path)), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()
