@@ -64,7 +64,8 @@ void run(fuzz::Bytes& in, Options options, bool checks, const Forward& forward, 
     fuzz::require(same(x, x_before) && same(y, y_before), "a refused call has written");
     return;
   }
-  if (plain && checks && options.eps >= 0) check_all(x_before, out);
+  // With eps = 0 the reciprocal of a spread of denormal numbers is infinite in float.
+  if (plain && checks && options.eps > 0) check_all(x_before, out);
   try {
     if (plain)
       backward(shape.map(dy), shape.map(x), ek::none, saved, shape.map(dx), ek::none, ek::none);

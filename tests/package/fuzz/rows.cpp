@@ -52,7 +52,8 @@ void check(Kind kind, const View& x, const std::vector<float>& weight, double ep
       const double expected = (x(r, c) - mean) / divisor * w;
       const double magnitude = (std::abs(x(r, c)) + std::abs(mean)) / divisor * std::abs(w);
       // Far above the rounding of 40 terms in float, far below a wrong term.
-      fuzz::require(std::abs(y(r, c) - expected) <= 1e-4 * (magnitude + std::abs(w)) + 1e-36, "y is not what the formula says");
+      fuzz::require(std::abs(y(r, c) - expected) <= 1e-4 * (magnitude + std::abs(w)) + 1e-36,
+                    "y is not what the formula says");
     }
   }
 }
