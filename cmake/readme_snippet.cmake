@@ -1,5 +1,5 @@
 # The pages show what stands between the [mark] and [/mark] lines of a source file that the tests compile. In a page such a
-# block begins with a line `<!-- file [mark] -->` and ends with `<!-- /mark -->`.
+# block begins with a line `<!-- file [mark] -->` and ends with `<!-- /mark -->`. And what a page links to is there.
 #
 #   cmake -P cmake/readme_snippet.cmake              fails where a page differs from its sources
 #   cmake -D UPDATE=ON -P cmake/readme_snippet.cmake writes the pages anew
@@ -46,6 +46,16 @@ foreach(page IN LISTS pages)
   endwhile()
   string(APPEND written "${rest}")
   file(READ "${page}" before)
+  cmake_path(GET page PARENT_PATH folder)
+  # Not in code blocks, where brackets and parentheses are C++.
+  string(REGEX REPLACE "\n    [^\n]*" "" text "${before}")
+  while(text MATCHES "\\]\\(([^)#]+)[^)]*\\)(.*)")
+    set(link "${CMAKE_MATCH_1}")
+    set(text "${CMAKE_MATCH_2}")
+    if(NOT link MATCHES "^https?:" AND NOT EXISTS "${folder}/${link}")
+      message(FATAL_ERROR "${page} links to ${link}, which does not exist")
+    endif()
+  endwhile()
   if(UPDATE AND NOT written STREQUAL before)
     file(WRITE "${page}" "${written}")
   elseif(NOT written STREQUAL before)
