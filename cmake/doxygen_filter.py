@@ -209,7 +209,7 @@ GLOSSARY = {
     "keys": "Heads of keys and values.",
     "A": "The accumulator type.",
 }
-ACTIVATION = "The gain that keeps the variance of a signal behind this activation."
+ACTIVATION = "The gain for this activation."
 
 DECLARATION = re.compile(
     r"^(?:  |    )(?!//|return|if|for|else|using namespace|friend|\}|throw|static_assert|const auto)"

@@ -22,10 +22,10 @@ endfunction()
 set(consumer "${CMAKE_CURRENT_LIST_DIR}/consumer")
 set(flags -std=c++20 -O0 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 if(WAY STREQUAL "pkg-config")
-  # Not $ENV{PKG_CONFIG_PATH} alone: eigen3.pc is looked for where the system keeps it.
   set(ENV{PKG_CONFIG_PATH} "${FOLDER}/prefix/share/pkgconfig:$ENV{PKG_CONFIG_PATH}")
   run("${PKG_CONFIG}" --cflags --libs evenkeel)
   separate_arguments(package UNIX_COMMAND "${output}")
+  # Eigen's own headers are not looked at as strictly.
   list(TRANSFORM package REPLACE "^-I(.*eigen3)$" "-isystem\\1")
   run("${COMPILER}" ${flags} "${consumer}/main.cpp" ${package} -o "${folder}/consumer")
 elseif(WAY STREQUAL "single_header")
