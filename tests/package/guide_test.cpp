@@ -92,7 +92,6 @@ TEST_CASE("guide: norms over channels") {
 
   ek::GroupNorm<float, ek::Silu> group_norm(channels, {.groups = 4});  // SiLU in the same pass
   group_norm.forward(ek::serial, x, y);
-  group_norm.backward(ek::serial, dy, x, dx);
   // [/channels]
   const Eigen::Tensor<float, 0, Eigen::RowMajor> least = y.minimum();
   CHECK(least() > -0.3f);  // SiLU's least value is -0.278
@@ -111,8 +110,9 @@ TEST_CASE("guide: residual blocks") {
   grown.forward(ek::serial, x, y);
   // [/residual]
   CHECK((y - x).cwiseAbs().maxCoeff() == 0);
-  deep.forward(ek::serial, x, y);
-  CHECK(std::abs(y.row(0).sum()) < 1e-3f);
+  int parameters = 0;
+  deep.for_each_parameter([&](const auto&) { ++parameters; });
+  CHECK(parameters == 2);
 }
 
 TEST_CASE("guide: initialization") {
