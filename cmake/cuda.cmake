@@ -24,16 +24,8 @@ if(CMAKE_CUDA_COMPILER_LOADED)
   find_package(CUDAToolkit REQUIRED)
   add_library(evenkeel_cuda INTERFACE)
   add_library(evenkeel::cuda ALIAS evenkeel_cuda)
-  if("cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
-    target_compile_features(evenkeel_cuda INTERFACE cuda_std_20)
-  else()
-    # CMake before 3.26 does not know that nvcc has C++20 since 12.0.
-    target_compile_options(evenkeel_cuda INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>")
-  endif()
-  # With Eigen's own CUDA mode its CPU code is scalar inside .cu files, and differs from the same templates in .cpp files.
-  target_compile_definitions(evenkeel_cuda INTERFACE EIGEN_NO_CUDA)
-  # The static runtime is what CMake links into CUDA programs by default; a shared one beside it would be a second runtime.
-  target_link_libraries(evenkeel_cuda INTERFACE evenkeel CUDA::cudart_static)
+  include(cmake/evenkeelCuda.cmake)
+  evenkeel_set_up_cuda(evenkeel_cuda)
 
   find_path(EVENKEEL_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(EVENKEEL_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)

@@ -8,6 +8,10 @@
 #include <limits>
 #include <type_traits>
 
+#if !EIGEN_VERSION_AT_LEAST(3, 4, 0)
+#error "evenkeel needs Eigen 3.4 or newer"
+#endif
+
 namespace evenkeel {
 
 template <class T>

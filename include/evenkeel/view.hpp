@@ -30,7 +30,8 @@ struct Axes {
   int count = 0;
 
   constexpr Axes() = default;
-  constexpr Axes(int single) : axis{single}, count(1) {}
+  constexpr Axes(int single)  // NOLINT(google-explicit-constructor): `.axis = 1`
+      : axis{single}, count(1) {}
   constexpr Axes(std::initializer_list<int> list) : count(static_cast<int>(list.size())) {
     int i = 0;
     for (const int a : list)

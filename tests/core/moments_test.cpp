@@ -68,3 +68,17 @@ TEST_CASE("moments: a mean between two floats is not lost") {
   CHECK(std::abs(mean - expected) < 1e-7);
   CHECK(merged.M2 == Approx(whole.M2).epsilon(1e-5));
 }
+
+TEST_CASE("moments: one value has no spread, and two have one") {
+  const ek::Moments<double> none;
+  CHECK(none.M2 == 0);
+  const auto one = moments_of<double>({5}), other = moments_of<double>({8});
+  CHECK(one.variance() == 0);
+  CHECK(one.unbiased_variance() == 0);
+  for (const auto& both : {ek::merge(one, other), ek::merge(other, one)}) {
+    CHECK(both.count == 2);
+    CHECK(both.mean() == 6.5);
+    CHECK(both.M2 == 4.5);
+    CHECK(both.unbiased_variance() == 4.5);
+  }
+}

@@ -78,3 +78,12 @@ TEST_CASE("fans_of says what is wrong with the axes") {
   CHECK_THROWS_WITH(ek::fans_of_linear(-1, 5), "fans_of_linear: in is -1, expected at least 0");
   CHECK_THROWS_WITH(ek::fans_of_linear(1, -5), "fans_of_linear: out is -5, expected at least 0");
 }
+
+TEST_CASE("fans start at 0, and a layer without inputs or outputs has fans", "[init]") {
+  CHECK(ek::Fans{}.in == 0);
+  CHECK(ek::Fans{}.out == 0);
+  CHECK(ek::fans_of_linear(3, 0).in == 3);
+  CHECK(ek::fans_of_linear(3, 0).out == 0);
+  CHECK(ek::fans_of_linear(0, 4).in == 0);
+  CHECK(ek::fans_of_linear(0, 4).out == 4);
+}

@@ -1,4 +1,5 @@
 // No rows: nothing is written, gradients that are overwritten become 0, and nothing is taken for an in-place call.
+#include "evenkeel/norms/batch_norm.hpp"
 #include "evenkeel/norms/derf.hpp"
 #include "evenkeel/norms/dyt.hpp"
 #include "evenkeel/norms/gated_rms_norm.hpp"
@@ -58,4 +59,16 @@ TEST_CASE("backward over no rows", "[norms]") {
     ek::partial_rms_norm(ek::serial, x, weight, ek::none, y, saved, {.features_used = 5});
     ek::partial_rms_norm_backward(ek::serial, dy, x, weight, saved, dx, dweight, ek::none, overwrite);
   });
+}
+
+TEST_CASE("batch norm over no rows, with eps = 0: there is no value to look at", "[norms]") {
+  const Eigen::Map<const Matrix> x(nullptr, 0, 20);
+  Eigen::Map<Matrix> y(nullptr, 0, 20);
+  const Eigen::ArrayXf weight = Eigen::ArrayXf::Ones(20);
+  Eigen::ArrayXf dweight = Eigen::ArrayXf::Constant(20, NAN), dbias = dweight;
+  ek::BatchNormSaved<float> saved;
+  ek::batch_norm(ek::serial, x, weight, weight, y, saved, {.eps = 0});
+  ek::batch_norm_backward(ek::serial, x, x, weight, saved, y, dweight, dbias, overwrite);
+  CHECK((dweight == 0).all());
+  CHECK((dbias == 0).all());
 }

@@ -32,6 +32,7 @@ enum class FanMode {
   average  ///< (fan_in + fan_out) / 2, Xavier's compromise
 };
 
+/// Options of kaiming_uniform and kaiming_normal.
 struct KaimingOptions {
   double gain = relu_gain;
   FanMode mode = FanMode::in;
@@ -96,6 +97,7 @@ void xavier_uniform(T* weight, Index size, Fans fans, Source&& source, double ga
   detail::fill_uniform("xavier_uniform", weight, size, -bound, bound, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void xavier_uniform(Tensor&& weight, Fans fans, Source&& source, double gain = 1) {
   xavier_uniform(weight.data(), detail::contiguous_size("xavier_uniform", weight), fans, source, gain);
@@ -109,6 +111,7 @@ void xavier_normal(T* weight, Index size, Fans fans, Source&& source, double gai
   detail::fill_normal("xavier_normal", weight, size, 0, detail::xavier_std("xavier_normal", fans, gain), source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void xavier_normal(Tensor&& weight, Fans fans, Source&& source, double gain = 1) {
   xavier_normal(weight.data(), detail::contiguous_size("xavier_normal", weight), fans, source, gain);
@@ -123,6 +126,7 @@ void kaiming_uniform(T* weight, Index size, Fans fans, Source&& source, KaimingO
   detail::fill_uniform("kaiming_uniform", weight, size, -bound, bound, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void kaiming_uniform(Tensor&& weight, Fans fans, Source&& source, KaimingOptions options = {}) {
   kaiming_uniform(weight.data(), detail::contiguous_size("kaiming_uniform", weight), fans, source, options);
@@ -136,6 +140,7 @@ void kaiming_normal(T* weight, Index size, Fans fans, Source&& source, KaimingOp
   detail::fill_normal("kaiming_normal", weight, size, 0, detail::kaiming_std("kaiming_normal", fans, options), source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void kaiming_normal(Tensor&& weight, Fans fans, Source&& source, KaimingOptions options = {}) {
   kaiming_normal(weight.data(), detail::contiguous_size("kaiming_normal", weight), fans, source, options);
@@ -157,6 +162,7 @@ void torch_linear_uniform(T* weight, Index size, Fans fans, Source&& source) {
   detail::fill_uniform("torch_linear_uniform", weight, size, -bound, bound, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void torch_linear_uniform(Tensor&& weight, Fans fans, Source&& source) {
   torch_linear_uniform(weight.data(), detail::contiguous_size("torch_linear_uniform", weight), fans, source);
@@ -169,6 +175,7 @@ void gpt2_normal(T* weight, Index size, Source&& source) {
   detail::fill_normal("gpt2_normal", weight, size, 0, 0.02, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void gpt2_normal(Tensor&& weight, Source&& source) {
   gpt2_normal(weight.data(), detail::contiguous_size("gpt2_normal", weight), source);
@@ -183,6 +190,7 @@ void gpt2_residual_normal(T* weight, Index size, Index layers, Source&& source) 
   detail::fill_normal("gpt2_residual_normal", weight, size, 0, gpt2_residual_std(layers), source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void gpt2_residual_normal(Tensor&& weight, Index layers, Source&& source) {
   gpt2_residual_normal(weight.data(), detail::contiguous_size("gpt2_residual_normal", weight), layers, source);

@@ -64,7 +64,7 @@ inline std::string aligned(const std::vector<TableRow>& rows) {
 
 /// A row for each run of equal blocks, counted from 0 as Plan::block does.
 inline void add_blocks(std::vector<TableRow>& rows, const char* stack, const std::vector<BlockScales>& blocks) {
-  for (std::size_t first = 0, last; first < blocks.size(); first = last) {
+  for (std::size_t first = 0, last = 0; first < blocks.size(); first = last) {
     for (last = first + 1; last < blocks.size() && same_scales(blocks[first], blocks[last]);) ++last;
     const BlockScales& b = blocks[first];
     rows.push_back({std::string(stack) + "block " + std::to_string(first) +

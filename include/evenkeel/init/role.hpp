@@ -42,7 +42,7 @@ struct RoleOf {
   std::optional<Stack> stack = {};
   Index layer = 0;  ///< of a branch_layer, from 1
 
-  constexpr RoleOf(Role of) : role(of) {}
+  constexpr RoleOf(Role of) : role(of) {}  // NOLINT(google-explicit-constructor): a role alone will do
   constexpr RoleOf(Role of, Stack in) : role(of), stack(in) {}
 };
 

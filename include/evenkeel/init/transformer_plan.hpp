@@ -218,7 +218,8 @@ class TransformerPlanMaker {
   }
 
   double attention_scale() const {
-    const double d_head = static_cast<double>(options_.width / options_.heads);
+    const Index features_of_head = options_.width / options_.heads;
+    const double d_head = static_cast<double>(features_of_head);
     if (recipe_ != TransformerRecipe::mup) return 1 / std::sqrt(d_head);
     const Index base = options_.base_width / options_.base_heads;
     // The same expression as above where it is the same number.

@@ -151,6 +151,7 @@ void truncated_normal(T* data, Index size, Source&& source, const TruncatedNorma
                                 lower, upper, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void truncated_normal(Tensor&& tensor, Source&& source, const TruncatedNormalOptions& options = {}) {
   truncated_normal(tensor.data(), detail::contiguous_size("truncated_normal", tensor), source, options);
@@ -171,6 +172,7 @@ void sigma_truncated_normal(T* data, Index size, Source&& source, const SigmaTru
                                 options.mean + options.lower * std, options.mean + options.upper * std, source);
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void sigma_truncated_normal(Tensor&& tensor, Source&& source, const SigmaTruncatedNormalOptions& options = {}) {
   sigma_truncated_normal(tensor.data(), detail::contiguous_size("sigma_truncated_normal", tensor), source, options);

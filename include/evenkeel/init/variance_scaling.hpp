@@ -63,6 +63,7 @@ void variance_scaling(T* weight, Index size, Fans fans, Source&& source, const V
   }
 }
 
+/// The same for a tensor that lies in one piece.
 template <Fillable Tensor, RandomSource Source>
 void variance_scaling(Tensor&& weight, Fans fans, Source&& source, const VarianceScalingOptions& options = {}) {
   variance_scaling(weight.data(), detail::contiguous_size("variance_scaling", weight), fans, source, options);

@@ -48,7 +48,8 @@ void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) 
     return CellMoments{p[0], p[cells], p[2 * cells], p[3 * cells]};
   });
   StandardizeRow<double> row = standardized(moments, eps);
-  if (Local && !in_range(static_cast<A>(row.rstd))) {  // across ranks, double's range must do
+  // Across ranks, double's range must do; and a group without values has none to look at again.
+  if (Local && moments.count > 0 && !in_range(static_cast<A>(row.rstd))) {
     double largest = 0;
     for (Index c = g * size; c < (g + 1) * size; ++c)
       largest = std::fmax(largest, CarefulCell<Pass>(pass, s, c).largest());

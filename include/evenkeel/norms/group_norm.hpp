@@ -88,6 +88,7 @@ void group_norm_backward(const Device& device, const Dy& dy, const X& x, const W
   detail::channel_norm_backward<Activation>("group_norm_backward", device, dy, x, none, none, weight, bias, saved, dx,
                                             dresidual, dweight, dbias, mode);
 }
+/// Without an activation: the bias is not needed.
 template <class Device, class Dy, class X, class Weight, class A, class Storage, class Dx, class Dweight, class Dbias>
   requires std::same_as<A, accumulator_t<detail::scalar_t<const X>>>
 void group_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,

@@ -26,8 +26,8 @@ struct OldWeight {
 /// How running statistics follow the batches.
 class Momentum {
  public:
-  constexpr Momentum(NewWeight w) : new_weight_(w.value) {}
-  constexpr Momentum(OldWeight w) : new_weight_(1 - w.value) {}
+  constexpr Momentum(NewWeight w) : new_weight_(w.value) {}      // NOLINT(google-explicit-constructor)
+  constexpr Momentum(OldWeight w) : new_weight_(1 - w.value) {}  // NOLINT(google-explicit-constructor)
   /// The plain average over batches, each of which counts once.
   static constexpr Momentum cumulative() { return Momentum(NewWeight{-1}); }
 
@@ -39,6 +39,7 @@ class Momentum {
   double new_weight_;
 };
 
+/// Which variance of a batch the running variance follows.
 enum class RunningVariance {
   unbiased,  ///< M2/(n - 1) enters running_var (torch)
   biased     ///< M2/n (Keras, TensorFlow's non-fused kernels)

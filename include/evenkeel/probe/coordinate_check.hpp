@@ -22,6 +22,7 @@ namespace evenkeel {
 /// What the widths say about one point.
 enum class WidthTrend { stable, grows, shrinks, non_finite };
 
+/// How the size of what passes one point goes with the width.
 struct WidthFinding {
   std::string point;
   WidthTrend trend = WidthTrend::stable;
@@ -30,6 +31,7 @@ struct WidthFinding {
   std::string text;       ///< a sentence
 };
 
+/// What all points say together.
 struct WidthVerdict {
   std::vector<WidthFinding> findings;  ///< one for each point
 
@@ -39,6 +41,7 @@ struct WidthVerdict {
       if (f.trend == WidthTrend::grows || f.trend == WidthTrend::non_finite) return false;
     return true;
   }
+  /// The sentences of all points, one a line.
   std::string text() const {
     std::string all;
     for (const WidthFinding& f : findings) all += f.text + '\n';

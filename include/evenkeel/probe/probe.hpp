@@ -39,7 +39,7 @@ inline namespace EVENKEEL_ISA {
 ///     probe.write_csv(csv);
 class Probe {
  public:
-  explicit Probe(ProbeOptions options = {}) : options_(std::move(options)) {}
+  explicit Probe(ProbeOptions options = {}) : options_(options) {}
 
   /// What is recorded from now on belongs to this step; 0 before the first call.
   void begin_step(std::int64_t step) { step_ = step; }

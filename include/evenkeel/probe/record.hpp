@@ -15,6 +15,7 @@
 
 namespace evenkeel {
 
+/// What was looked at: activations, their gradients, or a parameter with its gradient and update.
 enum class ProbeKind { forward, backward, parameter };
 
 constexpr std::string_view name_of(ProbeKind kind) {

@@ -16,8 +16,10 @@
 
 namespace evenkeel {
 
+/// What can be wrong with a stack: see Finding.
 enum class Condition { exploding, vanishing, diluted, missing_final_norm, non_finite };
 
+/// The condition in words.
 constexpr const char* name_of(Condition condition) {
   switch (condition) {
     case Condition::exploding:

@@ -62,6 +62,7 @@ inline double layer_norm_scaling(Index layer) {
 ///     ek::PreNorm block(ek::ScaledRmsNorm<float>(width, {.scale = ek::layer_norm_scaling(l)}), Attention(width));
 template <class T, class Storage = HostStorage>
 using ScaledLayerNorm = RowNormLayer<T, detail::ScaledLayerNormLayer, Storage>;
+/// See ScaledLayerNorm.
 template <class T, class Storage = HostStorage>
 using ScaledRmsNorm = RowNormLayer<T, detail::ScaledRmsNormLayer, Storage>;
 

@@ -33,3 +33,16 @@ void use_masked(const ek::CudaStream& device, const Rows& x,
   ek::masked_layer_norm(device, x, mask, weight, ek::none, y, saved);
   ek::masked_layer_norm_backward(device, y, x, mask, weight, saved, y, ek::none, ek::none);
 }
+
+// The README's lines, compiled for their kernels.
+void use_layer(cudaStream_t stream, int width, const Rows& x, Rows& y, const Rows& dy, Rows& dx, Rows& weight) {
+  // [cuda]
+  ek::CudaStream device(stream);                      // or any device with a stream(), such as Eigen::GpuDevice
+  ek::LayerNorm<float, ek::CudaStorage> norm(width);  // its parameters lie on the device
+  norm.saved.reserve(device, x);                      // x, y, dy, dx: Eigen::Map or TensorMap of device memory
+  norm.forward(device, x, y);
+  norm.backward(device, dy, x, dx);
+  const ek::RandomStream numbers(42, "layer.0.weight");
+  ek::kaiming_normal(weight, ek::fans_of_linear(width, width), ek::CudaRandom(device, numbers));
+  // [/cuda]
+}
