@@ -12,11 +12,14 @@
 namespace evenkeel::detail {
 
 /// Whether no square of a row with this 1/sqrt(var + eps) has left the range of A, nor lost digits at its lower end.
+EVENKEEL_MATH template <class A, class V>
+EVENKEEL_HD bool in_range_of(const V& rstd) {
+  constexpr typename Lanes<V>::Scalar large = sizeof(A) == 4 ? 0x1p50f : 0x1p400;
+  return all_less(rstd, splat<V>(large)) && all_less(splat<V>(1 / large), rstd);
+}
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD bool in_range(const V& rstd) {
-  using A = typename Lanes<V>::Scalar;
-  constexpr A large = sizeof(A) == 4 ? A(1125899906842624) : A(0x1p400);  // 2^50, 2^400
-  return all_less(rstd, splat<V>(large)) && all_less(splat<V>(1 / large), rstd);
+  return in_range_of<typename Lanes<V>::Scalar>(rstd);
 }
 
 /// Whether a sum has stayed in the range of A.

@@ -219,6 +219,17 @@ struct Lanes<Pack<A>> {
     return V::of(a.get() < b.get() ? yes.get() : no.get());
   }
   static EVENKEEL_HOST bool all_less(const V& a, const V& b) { return lane_sum(select_less(a, b, V(0), V(1))) == 0; }
+  static EVENKEEL_HOST V separate(const V& a) {
+    typename V::Vector v = a.get();
+#if defined(__AVX512F__)
+    asm("" : "+v"(v));
+#elif defined(__x86_64__)
+    asm("" : "+x"(v));
+#elif defined(__aarch64__)
+    asm("" : "+w"(v));
+#endif
+    return V::of(v);
+  }
   static V sqrt(const V& a) { return V::of(typename V::Lanes(a.lanes().sqrt())); }
   static V exp(const V& a) { return V::of(typename V::Lanes(a.lanes().exp())); }
   static V tanh(const V& a) { return V::of(typename V::Lanes(a.lanes().tanh())); }

@@ -66,7 +66,7 @@ struct TaperForward : Norm {
   EVENKEEL_MATH template <class V, class S, class W, class C, class B>
   EVENKEEL_HD void write(Values<V, 1>& y, const Row<S>& row, const V& x, const W& weight, const C& scale_weight,
                          const B& bias) const {
-    const V linear = weighted<V>(scale_weight, scale);
+    const V linear = separate(weighted<V>(scale_weight, scale));
     const V factor = weighted<V>(weight, S(row.rstd * gate)) + linear;
     const V scaled = centred_of(row, x) * factor;
     y[0] = plus(scaled, bias);
@@ -134,7 +134,7 @@ struct TaperBackward : Norm {
   /// dy * f.
   EVENKEEL_MATH template <class V, class S, class W, class C>
   EVENKEEL_HD V flow(const V& dy, const S& rstd, const W& weight, const C& scale_weight) const {
-    const V linear = weighted<V>(scale_weight, scale);
+    const V linear = separate(weighted<V>(scale_weight, scale));
     const V factor = weighted<V>(weight, S(rstd * gate)) + linear;
     return dy * factor;
   }

@@ -28,6 +28,15 @@ struct Lanes {
   static EVENKEEL_HD V exp(V a) { return std::exp(a); }
   static EVENKEEL_HD V tanh(V a) { return std::tanh(a); }
   static EVENKEEL_HD V erf(V a) { return std::erf(a); }
+  static EVENKEEL_HD V separate(V a) {
+#if defined(__CUDA_ARCH__)
+#elif defined(__x86_64__)
+    asm("" : "+x"(a));
+#elif defined(__aarch64__)
+    asm("" : "+w"(a));
+#endif
+    return a;
+  }
   EVENKEEL_MATH template <class T>
   static EVENKEEL_HD V round_to(V a) {
     return static_cast<V>(static_cast<T>(a));
@@ -73,6 +82,13 @@ EVENKEEL_HD V tanh(const V& a) {
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD V erf(const V& a) {
   return Lanes<V>::erf(a);
+}
+
+/// a, finished on the CPU: a product that goes through it is rounded, not fused with the sum behind it. Of two products
+/// that feed one sum a compiler fuses now the one, now the other.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V separate(const V& a) {
+  return Lanes<V>::separate(a);
 }
 
 /// v where the mask is set, which is above 0, else 0; NaN and infinity do not get through. No mask, v.

@@ -7,15 +7,11 @@
 
 namespace evenkeel::detail {
 
-/// The power of two for a second pass over numbers of type A whose squares, summed as they are, gave `squares`: 1 where
-/// nothing was lost. With the larger power the least of them, and with the smaller one the largest, have squares that
-/// can be summed.
-template <class A = double>
-EVENKEEL_HD A scale_of_squares(double squares) {
-  if constexpr (sizeof(A) == sizeof(double))
-    return squares > 0x1p1000 ? 0x1p-600 : squares < 0x1p-900 ? 0x1p600 : 1.0;
-  else
-    return squares > 0x1p100 ? A(0x1p-70) : squares < 0x1p-80 ? A(0x1p90) : A(1);
+/// The power of two for a second pass over numbers whose squares, summed as they are, gave `squares`: 1 where nothing
+/// was lost. Only doubles need another one. With 2^600 the least of them, and with 2^-600 the largest, have squares
+/// that can be summed.
+EVENKEEL_HD double scale_of_squares(double squares) {
+  return squares > 0x1p1000 ? 0x1p-600 : squares < 0x1p-900 ? 0x1p600 : 1.0;
 }
 
 /// The output of Math, added to what `old`, the first input, holds.

@@ -140,11 +140,14 @@ void write_gradient(const Device& device, const Math& math, const RowGrid& grid,
                      [&](const auto& pass) { channel_write(device, pass, bytes); });
 }
 
-/// The values of each unit, and then its outputs while its weights are in the cache.
-template <class Device, class SumPass, class WritePass>
-void unit_passes(const Device& device, const SumPass& sums, const WritePass& write, double bytes) {
+/// The values of each unit, between(first, last) for units first..last-1, and then their outputs while their weights are in
+/// the cache.
+template <class Device, class SumPass, class Between, class WritePass>
+void unit_passes(const Device& device, const SumPass& sums, const Between& between, const WritePass& write,
+                 double bytes) {
   channel_passes(
-      device, over_channels(sums), [](Index, Index, Index) {}, over_channels(write), 1, bytes);
+      device, over_channels(sums), [&](Index, Index first, Index last) { between(first, last); }, over_channels(write),
+      1, bytes);
 }
 
 /// A gradient that is added to must not be the gradient that it is computed from.

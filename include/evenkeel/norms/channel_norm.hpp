@@ -85,7 +85,7 @@ void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index 
     const V count = kept(0), shift = kept(1), delta = kept(2), M2 = kept(3);
     const V variance = select_less(splat<V>(0), count, V(M2 / count), splat<V>(0));
     const auto row = standardize_row(shift, delta, inverse_root(V(variance + eps)));
-    if (!in_range(round_to<A>(row.rstd))) {
+    if (!in_range_of<A>(row.rstd)) {
       for (Index g = c; g < c + lanes; ++g) settle_group<true>(pass, saved, eps, s, g);
       continue;
     }

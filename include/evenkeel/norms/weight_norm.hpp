@@ -12,6 +12,7 @@
 #include "evenkeel/detail/weight_pass.hpp"
 #include "evenkeel/storage.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <tuple>
 
@@ -29,9 +30,8 @@ struct Direction {
   }
 };
 
-template <class A>
 struct DirectionMath {
-  using Scalar = A;
+  using Scalar = double;
   static constexpr int sums = 1, feature_sums = 0, outputs = 0;
   template <class V>
   struct Known {};
@@ -51,35 +51,42 @@ struct DirectionMath {
     const V scaled = v * start.scale;
     s[0] += scaled * scaled;
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<A>& start) const {
+  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>& start) const {
     const double length = std::sqrt(s[0]);
-    return {static_cast<double>(start.scale), length, length == 0 ? 0 : 1 / length};
+    return {start.scale, length, length == 0 ? 0 : 1 / length};
   }
-  EVENKEEL_HD Start<A> restart(const Start<A>&, const Row<double>& row) const {
-    return {scale_of_squares<A>(row.length * row.length)};
+  EVENKEEL_HD Start<double> restart(const Start<double>&, const Row<double>& row) const {
+    return {scale_of_squares(row.length * row.length)};
   }
 };
 
-template <class A>
 struct WeightNormWrite {
-  using Scalar = A;
+  using Scalar = double;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   struct Known {};
   template <class V>
   struct Start {};
   template <class V>
-  using Row = Direction<V>;
+  struct Row {
+    V power, factor;
+  };
 
-  EVENKEEL_MATH template <class V, class S, class G>
-  EVENKEEL_HD void write(Values<V, 1>& w, const Row<S>& row, const V& v, const G& g) const {
-    w[0] = row.unit(v) * g;
+  /// g / norm = power * factor: power, of two, brings v near 1 and costs no rounding.
+  static Row<double> row(const Direction<double>& direction, double g) {
+    if (direction.length == 0) return {1, 0};
+    const double power = std::ldexp(1.0, std::clamp(-std::ilogb(direction.length), -400, 400));
+    return {direction.scale * power, g * (direction.inverse / power)};
+  }
+  EVENKEEL_MATH template <class V, class S>
+  EVENKEEL_HD void write(Values<V, 1>& w, const Row<S>& row, const V& v) const {
+    const V near = v * row.power;
+    w[0] = near * row.factor;
   }
 };
 
-template <class A>
 struct WeightNormGradientSums {
-  using Scalar = A;
+  using Scalar = double;
   static constexpr int sums = 1, feature_sums = 0, outputs = 0;
   template <class V>
   using Known = Direction<V>;
@@ -98,12 +105,11 @@ struct WeightNormGradientSums {
   EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& dw, const V& v) const {
     s[0] += dw * start.unit(v);
   }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<A>&) const { return {s[0]}; }
+  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>&) const { return {s[0]}; }
 };
 
-template <class A>
 struct WeightNormGradientWrite {
-  using Scalar = A;
+  using Scalar = double;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   struct Known {};
@@ -150,7 +156,7 @@ class WeightNormSaved {
   void reserve(const Device&, const V& v, const WeightNormOptions& options = {}) {
     detail::WeightArguments arguments("reserve", options.whole);
     arguments.reference("v", v, options.axis);
-    values_.reserve(4 * arguments.units());
+    values_.reserve(6 * arguments.units());
   }
 
   // What weight_norm and weight_norm_backward keep here.
@@ -158,7 +164,7 @@ class WeightNormSaved {
   Index count_ = 0;  // values per unit
   WeightNormOptions options_;
   bool in_place_ = false;
-  typename Storage::template Buffer<double> values_;  // (scale | length | inverse | dw_unit, units)
+  typename Storage::template Buffer<double> values_;  // (scale | length | inverse | dw_unit | power | factor, units)
 };
 
 namespace detail::inline EVENKEEL_ISA {
@@ -166,7 +172,6 @@ namespace detail::inline EVENKEEL_ISA {
 template <class Device, class V, class G, class W, class Saved>
 void weight_norm_of(const char* function, const Device& device, const V& v, const G& g, W& w, Saved& saved,
                     const WeightNormOptions& options) {
-  using A = typename Saved::Scalar;
   WeightArguments arguments(function, options.whole);
   const auto v_rows = arguments.reference("v", v, options.axis);
   const auto lengths = arguments.parameter("g", g);
@@ -176,19 +181,28 @@ void weight_norm_of(const char* function, const Device& device, const V& v, cons
   saved.count_ = arguments.count();
   saved.options_ = options;
   saved.in_place_ = static_cast<const void*>(out.data) == v_rows.data;
-  saved.values_.reserve(4 * saved.units_);
+  saved.values_.reserve(6 * saved.units_);
   double* const values = saved.values_.data();
   const double bytes = arguments.bytes(v_rows);
-  const double* const known = values;
-  unit_passes(device, RowPass{DirectionMath<A>{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values},
-              RowPass{WeightNormWrite<A>{}, grid, std::tuple(v_rows), std::tuple(lengths), std::tuple(out), known},
+  const RowPass sums{DirectionMath{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values};
+  const Index units = saved.units_;
+  double* const factors = values + 4 * units;  // (power | factor, units)
+  const auto between = [&](Index first, Index last) {
+    for (Index u = first; u < last; ++u) {
+      const auto row =
+          WeightNormWrite::row({values[u], values[units + u], values[2 * units + u]}, static_cast<double>(lengths[u]));
+      factors[u] = row.power, factors[units + u] = row.factor;
+    }
+  };
+  const double* const known = factors;
+  unit_passes(device, sums, between,
+              RowPass{WeightNormWrite{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(out), known},
               2 * bytes + arguments.bytes(out));
 }
 
 template <class Device, class Dw, class V, class G, class Saved, class Dv, class Dg>
 void weight_norm_backward_of(const char* function, const Device& device, const Dw& dw, const V& v, const G& g,
                              Saved& saved, Dv& dv, Dg& dg, GradientMode mode) {
-  using A = typename Saved::Scalar;
   if (saved.units_ == 0) throw_shape_error(function, "saved is empty, expected the one that the forward filled");
   WeightArguments arguments(function, saved.options_.whole);
   const auto v_rows = arguments.reference("v", v, saved.options_.axis);
@@ -210,16 +224,18 @@ void weight_norm_backward_of(const char* function, const Device& device, const D
   const double* const known = values;
   const double bytes = arguments.bytes(dw_rows) + arguments.bytes(v_rows);
   const auto inputs = std::tuple(dw_rows, v_rows);
-  const RowPass sums{WeightNormGradientSums<A>{}, grid, inputs, std::tuple(), std::tuple(), known, dw_unit};
-  with_gradient_pass(WeightNormGradientWrite<A>{}, grid, inputs, std::tuple(lengths), out, known, mode,
-                     [&](const auto& write) { unit_passes(device, sums, write, 2 * bytes + arguments.bytes(out)); });
+  const RowPass sums{WeightNormGradientSums{}, grid, inputs, std::tuple(), std::tuple(), known, dw_unit};
+  with_gradient_pass(WeightNormGradientWrite{}, grid, inputs, std::tuple(lengths), out, known, mode,
+                     [&](const auto& write) {
+                       unit_passes(
+                           device, sums, [](Index, Index) {}, write, 2 * bytes + arguments.bytes(out));
+                     });
   put_gradient(dlengths, dw_unit, saved.units_, mode);
 }
 
 template <class Device, class W, class V, class G>
 void weight_norm_split_of(const char* function, const Device& device, const W& w, V& v, G& g,
                           const WeightNormOptions& options) {
-  using A = accumulator_t<scalar_t<const W>>;
   WeightArguments arguments(function, options.whole);
   const auto w_rows = arguments.reference("w", w, options.axis);
   auto* const lengths = arguments.parameter("g", g);
@@ -229,7 +245,7 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   HostBuffer<double> buffer;
   buffer.reserve(3 * units);
   double* const values = buffer.data();  // (scale | length | inverse, units)
-  channel_sums(device, RowPass{DirectionMath<A>{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
+  channel_sums(device, RowPass{DirectionMath{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
                arguments.bytes(w_rows));
   for (Index unit = 0; unit < units; ++unit)
     if (values[units + unit] == 0)
