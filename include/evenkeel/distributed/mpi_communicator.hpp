@@ -38,6 +38,7 @@ class MpiCommunicator {
   class Request {
    public:
     explicit Request(MPI_Request request) : request_(request) {}
+    /// Takes over the exchange.
     Request(Request&& other) noexcept : request_(std::exchange(other.request_, MPI_REQUEST_NULL)) {}
     Request& operator=(Request&&) = delete;
     ~Request() { MPI_Wait(&request_, MPI_STATUS_IGNORE); }

@@ -44,7 +44,7 @@ class Pending {
   Pending() = default;
   template <class Step>
     requires(!std::is_same_v<std::remove_cvref_t<Step>, Pending>)
-  explicit Pending(Step step) : step_(std::make_unique<Model<Step>>(std::move(step))) {}
+  explicit Pending(Step step) : step_(std::make_unique<Model<Step>>(std::move(step))) {}  ///< a started call
   // Ends the exchange without its second half where finish() was not called: the outputs are then as they were.
 
   /// Waits for the other ranks, and writes what the call has to write. Throws what the call throws. The second time it
@@ -52,7 +52,7 @@ class Pending {
   void finish() {
     if (const std::unique_ptr<Concept> step = std::move(step_)) step->finish();
   }
-  bool finished() const { return !step_; }
+  bool finished() const { return !step_; }  ///< whether finish() has been called
 
  private:
   struct Concept {

@@ -98,7 +98,7 @@ class ThreadCommunicator {
   /// An exchange under way.
   class Request {
    public:
-    Request(Request&& other) noexcept
+    Request(Request&& other) noexcept  ///< takes over the exchange
         : group_(std::exchange(other.group_, nullptr)),
           number_(other.number_),
           receive_(other.receive_),
