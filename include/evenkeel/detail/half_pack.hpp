@@ -138,7 +138,8 @@ template <class T, class A>
 EVENKEEL_HOST T rounded_to(A a) {
 #if defined(__F16C__) && !defined(__CUDACC__)
   if constexpr (std::is_same_v<T, Eigen::half>) {
-    const std::uint16_t bits = _cvtss_sh(static_cast<float>(a), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m128i half = _mm_cvtps_ph(_mm_set_ss(static_cast<float>(a)), HalfVector<T>::rounding);
+    const auto bits = static_cast<std::uint16_t>(_mm_cvtsi128_si32(half));
     T result;
     std::memcpy(static_cast<void*>(&result), &bits, sizeof bits);
     return result;
