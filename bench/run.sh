@@ -18,7 +18,8 @@ need_base
 need_header libbenchmark-dev benchmark/benchmark.h
 case ${1:-} in
   --install-peers)
-    need_command python3-venv python3
+    python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+    need_base
     install_missing
     python3 -m venv "$peers"
     "$peers/bin/pip" install --quiet onednn onednn-devel numpy
