@@ -19,7 +19,6 @@ need_header libbenchmark-dev benchmark/benchmark.h
 case ${1:-} in
   --install-peers)
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
-    need_base
     install_missing
     python3 -m venv "$peers"
     "$peers/bin/pip" install --quiet onednn onednn-devel numpy
