@@ -1,6 +1,7 @@
 // BatchNorm over ranks on a device: the arithmetic around the exchange, with a communicator that plays back what the other
 // ranks have sent.
 #include "cuda/channel_checks.hpp"
+#include "support/cuda/launched.hpp"
 
 using namespace cuda_test;
 
@@ -150,6 +151,7 @@ TEST_CASE("BatchNorm over ranks on a device equals one device with all data", "[
       CHECK(distance(joined.dweight, expected.dweight) < 8 * near);
       CHECK(distance(joined.dbias, expected.dbias) < 8 * near);
     }
+  CHECK(emulator::never_launched("detail/rank_kernels.cuh").empty());
 }
 
 TEST_CASE("a rank of devices whose call fails leaves NaN on the others, and nothing else", "[cuda][distributed]") {
