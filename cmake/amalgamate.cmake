@@ -12,11 +12,11 @@ cmake_path(ABSOLUTE_PATH OUTPUT BASE_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
 set_property(GLOBAL PROPERTY seen "")
 set_property(GLOBAL PROPERTY text "")
 
-# Appends the header after those that it includes, each of them once. No header of evenkeel includes another one
-# conditionally.
+# Appends the header after those that it includes, each of them once; but the kernels (.ipp), as often as they are
+# included. No header of evenkeel includes another one conditionally, but for those.
 function(append_header header)
   get_property(seen GLOBAL PROPERTY seen)
-  if(header IN_LIST seen)
+  if(header IN_LIST seen AND NOT header MATCHES "[.]ipp$")
     return()
   endif()
   set_property(GLOBAL APPEND PROPERTY seen "${header}")

@@ -1,4 +1,4 @@
-#include "evenkeel/detail/pack.hpp"
+#include "evenkeel/detail/kernels_cpu.hpp"
 #include "support/catch.hpp"
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // The curves on packs against long double, in units of the last place.
 #include "evenkeel/detail/curve_math.hpp"
 
-#include "evenkeel/detail/pack.hpp"
+#include "evenkeel/detail/kernels_cpu.hpp"
 #include "support/catch.hpp"
 #include "support/data.hpp"
 

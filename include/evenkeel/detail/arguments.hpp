@@ -2,7 +2,7 @@
 #pragma once
 
 #include "evenkeel/detail/channel_math.hpp"
-#include "evenkeel/detail/pack.hpp"
+#include "evenkeel/detail/kernels_cpu.hpp"
 #include "evenkeel/detail/row_math.hpp"
 #include "evenkeel/view.hpp"
 

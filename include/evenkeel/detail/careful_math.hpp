@@ -14,7 +14,7 @@ namespace evenkeel::detail {
 /// Whether no square of a row with this 1/sqrt(var + eps) has left the range of A, nor lost digits at its lower end.
 EVENKEEL_MATH template <class A, class V>
 EVENKEEL_HD bool in_range_of(const V& rstd) {
-  constexpr typename Lanes<V>::Scalar large = sizeof(A) == 4 ? 0x1p50f : 0x1p400;
+  constexpr auto large = static_cast<typename Lanes<V>::Scalar>(sizeof(A) == 4 ? 0x1p50 : 0x1p400);
   return all_less(rstd, splat<V>(large)) && all_less(splat<V>(1 / large), rstd);
 }
 EVENKEEL_MATH template <class V>

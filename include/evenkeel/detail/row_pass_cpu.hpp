@@ -2,9 +2,9 @@
 /// the number of threads.
 #pragma once
 
+#include "evenkeel/detail/kernels_cpu.hpp"
 #include "evenkeel/detail/parallel_cpu.hpp"
-#include "evenkeel/detail/row_across_cpu.hpp"
-#include "evenkeel/detail/row_along_cpu.hpp"
+#include "evenkeel/detail/row_math.hpp"
 
 namespace evenkeel::detail::inline EVENKEEL_ISA {
 
@@ -47,28 +47,33 @@ FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, 
   using A = typename Math::Scalar;
   using Features = FeatureSums<A, Math::feature_sums>;
   const Index rows = pass.grid.rows(), length = pass.grid.length;
-  const bool along = RowsAlong<Pass>::fits(pass);
-  const Index units = along ? rows : RowsAcross<Pass>::groups(pass), unit_rows = along ? 1 : pack_size<A>;
-  const Index row_block = std::max<Index>(1, (Index(1) << 14) / std::max<Index>(length * unit_rows, 1));
-  const Index blocks = Math::feature_sums ? std::min(std::max<Index>(units, 1), feature_blocks(rows, length))
-                                          : (units + row_block - 1) / row_block;
-  const Index per_block = Math::feature_sums ? (units + blocks - 1) / blocks : row_block;
-  const auto run = [&](Index first, Index last, A* memory) {
-    if (along)
-      RowsAlong<Pass>::run(pass, first, last, memory);
-    else
-      RowsAcross<Pass>::run(pass, first, last, memory);
-  };
   const FeatureParts parts{1, Features::pitch_of(length), Math::feature_sums};
-  if (Math::feature_sums == 0 && SerialDevice<Device>) {
-    run(0, units, nullptr);
-    return parts;
-  }
-  for_each_block(device, blocks, traffic(pass), [&](Index block) {
-    const Index first = std::min(units, block * per_block), last = std::min(units, first + per_block);
-    run(first, last, scratch + block * Features::size(length));
+  const Index done = with_kernels([&]<class Kernels>(Kernels) -> Index {
+    using Along = typename Kernels::template Along<Pass>;
+    using Across = typename Kernels::template Across<Pass>;
+    const bool along = Along::fits(pass);
+    const Index units = along ? rows : Across::groups(pass), unit_rows = along ? 1 : Kernels::template lanes<A>;
+    const auto run = [&](Index first, Index last, A* memory) {
+      if (along)
+        Along::run(pass, first, last, memory);
+      else
+        Across::run(pass, first, last, memory);
+    };
+    if (Math::feature_sums == 0 && SerialDevice<Device>) {
+      run(0, units, nullptr);
+      return 1;
+    }
+    const Index row_block = std::max<Index>(1, (Index(1) << 14) / std::max<Index>(length * unit_rows, 1));
+    const Index blocks = Math::feature_sums ? std::min(std::max<Index>(units, 1), feature_blocks(rows, length))
+                                            : (units + row_block - 1) / row_block;
+    const Index per_block = Math::feature_sums ? (units + blocks - 1) / blocks : row_block;
+    for_each_block(device, blocks, traffic(pass), [&](Index block) {
+      const Index first = std::min(units, block * per_block), last = std::min(units, first + per_block);
+      run(first, last, scratch + block * Features::size(length));
+    });
+    return blocks;
   });
-  for (Index block = 1; block < blocks; ++block) {
+  for (Index block = 1; block < done; ++block) {
     const A* const partial = scratch + block * Features::size(length);
     for (Index i = 0; i < Math::feature_sums * Features::pitch_of(length); i += pack_size<A>)
       store<Pack<A>>(scratch + i, Pack<A>(load<Pack<A>>(scratch + i) + load<Pack<A>>(partial + i)));

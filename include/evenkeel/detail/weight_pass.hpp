@@ -6,7 +6,7 @@
 #pragma once
 
 #include "evenkeel/detail/arguments.hpp"
-#include "evenkeel/detail/channel_cpu.hpp"
+#include "evenkeel/detail/channel_pass_cpu.hpp"
 #include "evenkeel/detail/weight_math.hpp"
 
 #include <array>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "evenkeel/detail/arguments.hpp"
-#include "evenkeel/detail/channel_cpu.hpp"
+#include "evenkeel/detail/channel_pass_cpu.hpp"
 #include "evenkeel/detail/rank_math.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/storage.hpp"

@@ -1,12 +1,6 @@
 /// The CPU loops over channels: see channel_math.hpp.
-#pragma once
 
-#include "evenkeel/detail/channel_careful_cpu.hpp"
-#include "evenkeel/detail/channel_math.hpp"
-#include "evenkeel/detail/parallel_cpu.hpp"
-#include "evenkeel/detail/row_kernel_cpu.hpp"
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
 template <class Pass>
 class Channels;
@@ -38,8 +32,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     };
     if constexpr (can_stream)
       streams_ = (along_ || packed_) &&
-                 wants_stream<A>(pass.inputs, pass.outputs, grid_.cells() * grid_.count() * Index(sizeof(A)),
-                                 is_gradient, strides);
+                 wants_stream<A>(pass.inputs, pass.outputs, grid_.cells() * grid_.count(), is_gradient, strides);
   }
 
   /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several packs.
@@ -123,8 +116,8 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       else
         return stride(t) == 1 || (zero && stride(t) == 0);
     };
-    return std::apply([&](const auto&... t) { return (one(t, repeated) && ...); }, pass_.inputs) &&
-           std::apply([&](const auto&... t) { return (one(t, false) && ...); }, pass_.outputs);
+    return spread([&](const auto&... t) { return (one(t, repeated) && ...); }, pass_.inputs) &&
+           spread([&](const auto&... t) { return (one(t, false) && ...); }, pass_.outputs);
   }
 
   template <class T>
@@ -163,7 +156,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   None line(None, const Cell&, Index, Index, Index) const { return none; }
   template <class T>
   auto lines(const T& tensors, const Cell& cell, Index i, Index j, Index k) const {
-    return std::apply([&](const auto&... t) { return std::tuple(line(t, cell, i, j, k)...); }, tensors);
+    return spread([&](const auto&... t) { return std::tuple(line(t, cell, i, j, k)...); }, tensors);
   }
   template <class F>
   EVENKEEL_HOST void for_each_line(const F& f) const {
@@ -189,7 +182,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
         return first_values<A>(t, cell, 1);
     };
     Start<A> start =
-        std::apply([&](const auto&... t) { return pass_.math.start(known_of<A>(cell, 1), first(t)...); }, pass_.inputs);
+        spread([&](const auto&... t) { return pass_.math.start(known_of<A>(cell, 1), first(t)...); }, pass_.inputs);
     if constexpr (CheckedSums)
       if (!Math::ready(start)) return careful_sums(cell);
     auto row = pass_.math.finish(total_along(start, cell), start);
@@ -204,7 +197,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
 
   /// Lines are read four packs at a time, since one pack's additions wait for each other. A line that is no whole
   /// number of packs ends with a pack that overlaps the one before it.
-  EVENKEEL_NOINLINE Total total_along(const Start<A> start, const Cell& cell) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Total total_along(const Start<A> start, const Cell& cell) const {
     const Index run = this->run(), whole = run / W * W;
     const bool overlaps = run >= W;
     const int rest = static_cast<int>(run - whole);
@@ -253,7 +246,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     return wide;
   }
 
-  EVENKEEL_NOINLINE void write_along(const Cell& cell) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_along(const Cell& cell) const {
     const Index run = this->run(), whole = run / W * W;
     const int rest = static_cast<int>(run - whole);
     const Math math = pass_.math;
@@ -266,7 +259,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       const auto x = lines(pass_.inputs, cell, i, j, k);
       const auto y = lines(pass_.outputs, cell, i, j, k);
       const auto loaded = [&](Index at) EVENKEEL_INLINE_LAMBDA {
-        return std::apply(
+        return spread(
             [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
               return std::tuple(
                   load_or_none(t, [at](const auto& l) EVENKEEL_INLINE_LAMBDA { return load<V>(l.data + at); })...);
@@ -282,7 +275,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
         });
       };
       if (whole == 0) {
-        const auto packs = std::apply(
+        const auto packs = spread(
             [&](const auto&... t) {
               return std::tuple(load_or_none(t, [&](const auto& l) { return load_lanes<V>(l.data, 1, rest); })...);
             },
@@ -308,7 +301,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   }
 
   template <int Packs>
-  void sums_across(const Cell& cell, int count) const {
+  EVENKEEL_FLATTEN void sums_across(const Cell& cell, int count) const {
     Start<V> start[Packs];
     unroll<Packs>([&](auto b) {
       const Cell here{cell.sample, cell.channel + b * W};
@@ -318,8 +311,8 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
         else
           return first_values<V>(t, here, count);
       };
-      start[b] = std::apply([&](const auto&... t) { return pass_.math.start(known_of<V>(here, count), first(t)...); },
-                            pass_.inputs);
+      start[b] = spread([&](const auto&... t) { return pass_.math.start(known_of<V>(here, count), first(t)...); },
+                        pass_.inputs);
     });
     Totals totals[Packs] = {};
     total_across<Packs>(totals, start, cell, count);
@@ -356,7 +349,8 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
 
   /// The values of whole packs of cells, where none of them needs more than that; else false, with nothing kept.
   template <int Packs>
-  bool finish_packs(const Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell, int count) const {
+  EVENKEEL_FLATTEN bool finish_packs(const Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell,
+                                     int count) const {
     using D = Pack<double>;
     constexpr int parts = W / D::size;
     if constexpr (!is_none_v<KeptCells> && requires { pass_.math.finish(Values<D, Math::sums>{}, Start<D>{}); }) {
@@ -389,8 +383,8 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   }
 
   template <int Packs>
-  EVENKEEL_NOINLINE void total_across(Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell,
-                                      int count) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void total_across(Totals (&totals)[Packs], const Start<V> (&start)[Packs],
+                                                       const Cell& cell, int count) const {
     const Math math = pass_.math;
     const auto parameters = parameter_packs<Packs>(cell.channel, count);
     Start<V> starts[Packs];
@@ -414,7 +408,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   }
 
   template <int Packs>
-  EVENKEEL_NOINLINE void write_across(const Cell& cell, int count) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_across(const Cell& cell, int count) const {
     const Math math = pass_.math;
     const bool streams = streams_;
     const auto parameters = parameter_packs<Packs>(cell.channel, count);
@@ -430,7 +424,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       auto y = lines(pass_.outputs, cell, i, j, k);
       for (Index e = 0; e < run(); ++e) {
         unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
-          const auto packs = std::apply(
+          const auto packs = spread(
               [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
                 return std::tuple(load_or_none(
                     t, [&](const auto& l) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(l, b * W, count); })...);
@@ -481,7 +475,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     const auto move = [e]<class L>(L& line) {
       if constexpr (!is_none_v<L>) line.data += e * line.stride;
     };
-    std::apply([&](auto&... l) { (move(l), ...); }, lines);
+    spread([&](auto&... l) { (move(l), ...); }, lines);
     return lines;
   }
   template <class... T>
@@ -489,7 +483,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     const auto move = []<class L>(L& line) EVENKEEL_INLINE_LAMBDA {
       if constexpr (!is_none_v<L>) line.data += line.stride;
     };
-    std::apply([&](auto&... l) EVENKEEL_INLINE_LAMBDA { (move(l), ...); }, lines);
+    spread([&](auto&... l) EVENKEEL_INLINE_LAMBDA { (move(l), ...); }, lines);
   }
   template <class T>
   EVENKEEL_HOST static V lanes_at(const T* p, Index stride, int count) {
@@ -560,7 +554,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       else
         return values_at<S>(p + channel, count);
     };
-    return std::apply([&](const auto&... p) { return std::tuple(value(p)...); }, pass_.parameters);
+    return spread([&](const auto&... p) { return std::tuple(value(p)...); }, pass_.parameters);
   }
   template <int Packs>
   auto parameter_packs(Index channel, int count) const {
@@ -604,62 +598,4 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   bool along_ = false, packed_ = false, streams_ = false;
 };
 
-/// Values of scratch for a forward and a backward: known (up to 8, cells), sums (up to 4, cells) and (2, channels).
-template <class Device>
-  requires(!StreamDevice<Device>)
-ChannelRoom channel_room(const Device&, const ChannelGrid& grid, Index) {
-  return {8 * grid.cells(), 4 * grid.cells() + 2 * grid.channels};
-}
-
-/// The sums of one pass and the outputs of another, unit by unit: sums(unit), between(sample, first, last), write(unit)
-/// for channels first..last-1, a multiple of `group`. A unit's data are still in the cache when they are written.
-template <class Device, class SumPass, class Between, class WritePass>
-void channel_passes(const Device& device, const SumPass& sum_pass, const Between& between, const WritePass& write_pass,
-                    Index group, double bytes) {
-  require_cpu_device<Device>();
-  const Channels<SumPass> sums(sum_pass);
-  const Channels<WritePass> write(write_pass);
-  const Index channels = sum_pass.grid.channels;
-  const Index unit = std::max(sums.unit(group), write.unit(group)), units = (channels + unit - 1) / unit;
-  for_each_block(device, sum_pass.grid.samples * units, bytes, [&](Index block) {
-    const Index sample = block / units, first = block % units * unit, last = std::min(channels, first + unit);
-    sums.sums(sample, first, last);
-    between(sample, first, last);
-    write.write(sample, first, last);
-  });
-}
-
-/// The values of each cell, from its sums, to pass.kept.
-template <class Device, class M, class I, class P, class O, class Known, class Kept>
-void channel_sums(const Device& device, const ChannelPass<M, I, P, O, Known, Kept>& pass, double bytes) {
-  require_cpu_device<Device>();
-  const Channels<ChannelPass<M, I, P, O, Known, Kept>> channels(pass);
-  const Index unit = channels.unit(1), units = (pass.grid.channels + unit - 1) / unit;
-  for_each_block(device, pass.grid.samples * units, bytes, [&](Index block) {
-    const Index first = block % units * unit;
-    channels.sums(block / units, first, std::min(pass.grid.channels, first + unit));
-  });
-}
-
-/// The outputs, from the inputs and each cell's known values.
-template <class Device, class M, class I, class P, class O, class Known, class Kept>
-void channel_write(const Device& device, const ChannelPass<M, I, P, O, Known, Kept>& pass, double bytes) {
-  require_cpu_device<Device>();
-  const Channels<ChannelPass<M, I, P, O, Known, Kept>> channels(pass);
-  const Index unit = channels.unit(1), units = (pass.grid.channels + unit - 1) / unit;
-  for_each_block(device, pass.grid.samples * units, bytes, [&](Index block) {
-    const Index first = block % units * unit;
-    channels.write(block / units, first, std::min(pass.grid.channels, first + unit));
-  });
-}
-
-template <class Device, class M, class I, class P, class O, class Known, class Kept>
-void channel_sums(const Device& device, const RowPass<M, I, P, O, Known, Kept>& pass, double bytes) {
-  channel_sums(device, over_channels(pass), bytes);
-}
-template <class Device, class M, class I, class P, class O, class Known, class Kept>
-void channel_write(const Device& device, const RowPass<M, I, P, O, Known, Kept>& pass, double bytes) {
-  channel_write(device, over_channels(pass), bytes);
-}
-
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

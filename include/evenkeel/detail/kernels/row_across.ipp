@@ -1,11 +1,8 @@
 /// The CPU loop for rows whose elements are not neighbours in memory: channels before space, column-major matrices, any
 /// strides; and for rows shorter than a pack. A pack holds the same element of neighbouring rows, so every lane keeps
 /// its row's own order of summation.
-#pragma once
 
-#include "evenkeel/detail/row_careful_cpu.hpp"
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
 template <class Pass>
 class RowsAcross;
@@ -83,7 +80,7 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
   }
 
   template <bool Packed>
-  void rows(const Group& at) {
+  EVENKEEL_FLATTEN void rows(const Group& at) {
     const auto x = cursors(pass_.inputs, at);
     const auto y = cursors(pass_.outputs, at);
     const V mask = lane_mask<V>(0, at.count);
@@ -198,7 +195,7 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
   None cursor(None, const Group&) const { return none; }
   template <class... T>
   auto cursors(const std::tuple<T...>& rows, const Group& at) const {
-    return std::apply([&](const auto&... r) { return std::tuple(cursor(r, at)...); }, rows);
+    return spread([&](const auto&... r) { return std::tuple(cursor(r, at)...); }, rows);
   }
   /// Whether neighbouring rows are neighbours in memory, in every tensor.
   bool lanes_touch() const {
@@ -208,8 +205,8 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
       else
         return rows.stride[static_cast<std::size_t>(axis_)] == 1;
     };
-    return std::apply([&](const auto&... r) { return (touch(r) && ...); }, pass_.inputs) &&
-           std::apply([&](const auto&... r) { return (touch(r) && ...); }, pass_.outputs);
+    return spread([&](const auto&... r) { return (touch(r) && ...); }, pass_.inputs) &&
+           spread([&](const auto&... r) { return (touch(r) && ...); }, pass_.outputs);
   }
   template <bool Packed, class T>
   EVENKEEL_HOST static V load_lane(const Cursor<T>& c, const Group& at, Index i) {
@@ -283,4 +280,4 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
   Features features_;
 };
 
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

@@ -1,9 +1,6 @@
 /// The CPU loop for rows whose elements are neighbours in memory.
-#pragma once
 
-#include "evenkeel/detail/row_careful_cpu.hpp"
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
 template <class Pass>
 class RowsAlong;
@@ -31,8 +28,8 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
  public:
   /// Whether every tensor's rows are contiguous, and no shorter than a pack.
   static bool fits(const Pass& pass) {
-    return pass.grid.length >= W && std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
-           std::apply([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
+    return pass.grid.length >= W && spread([&](const auto&... r) { return (contiguous(r) && ...); }, pass.inputs) &&
+           spread([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
   }
 
   /// Rows first..last-1. `memory` holds the block's feature sums.
@@ -52,8 +49,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {
     const auto strides = [&](const auto& y) { return std::array{n_, y.stride[0], y.stride[1], y.stride[2]}; };
     if constexpr (can_stream)
-      streams_ = wants_stream<A>(pass.inputs, pass.outputs, pass.grid.rows() * n_ * Index(sizeof(A)),
-                                 !is_none_v<KnownRows>, strides);
+      streams_ = wants_stream<A>(pass.inputs, pass.outputs, pass.grid.rows() * n_, !is_none_v<KnownRows>, strides);
   }
 
   /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
@@ -75,7 +71,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     return {n_ / (2 * W) * (2 * W), full, lane_mask<V>(W - static_cast<int>(n_ - full), W)};
   }
 
-  void loop(Index first, Index last) {
+  EVENKEEL_FLATTEN void loop(Index first, Index last) {
     Local local{pass_.math, pass_.parameters, Features(memory_, n_, last - first <= chain), streams_};
     bool counted = false;
     for (Index r = first; r < last;) {
@@ -134,7 +130,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   };
   /// Row r without writing one: the first row of a block, and a row that was not settled. Takes a copy, since what a
   /// call can see has to stay in memory.
-  EVENKEEL_NOINLINE Alone alone(Local local, Index r, bool counted) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Alone alone(Local local, Index r, bool counted) const {
     const auto x = inputs(r);
     const Start start = start_of(x, r);
     if (!(counted && Math::feature_sums > 0) && is_ready(local.math, start)) {
@@ -152,7 +148,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     return {Row{}, false};
   }
   template <class In>
-  EVENKEEL_NOINLINE Row row_values(Local local, Start start, In x, Index r) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Row row_values(Local local, Start start, In x, Index r) const {
     const Extent extent = this->extent();
     Sums sums;
     set_zero(sums);
@@ -342,4 +338,4 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   bool streams_ = false;
 };
 
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

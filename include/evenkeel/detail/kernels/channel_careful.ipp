@@ -1,14 +1,7 @@
 /// One cell in double, element by element: what the loops over channels do with a cell whose squares, sums or
 /// differences leave the range of the accumulator type. Double data are scaled by a power of two as well.
-#pragma once
 
-#include "evenkeel/detail/careful_math.hpp"
-#include "evenkeel/detail/channel_math.hpp"
-#include "evenkeel/detail/row_kernel_cpu.hpp"
-
-#include <cmath>
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
 template <class Pass>
 class CarefulCell;
@@ -52,7 +45,7 @@ class CarefulCell<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tup
     for_each([&](const auto& at) {
       Values<double, Math::outputs> out;
       at_inputs(at, scale, [&](const auto&... x) {
-        std::apply([&](const auto&... p) { math_.write(out, row, x..., parameter(p)...); }, pass_.parameters);
+        spread([&](const auto&... p) { math_.write(out, row, x..., parameter(p)...); }, pass_.parameters);
       });
       if constexpr (Math::scaled_output) out[0] *= scale;
       [&]<std::size_t... K>(std::index_sequence<K...>) { (store(std::get<K>(pass_.outputs), at, out[K]), ...); }
@@ -80,8 +73,8 @@ class CarefulCell<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tup
     for_each([&](const auto& at) {
       Values<double, 0> terms;
       at_inputs(at, scale, [&](const auto&... x) {
-        std::apply([&](const auto&... p) { math_.accumulate(sums, terms, start, x..., parameter(p)...); },
-                   pass_.parameters);
+        spread([&](const auto&... p) { math_.accumulate(sums, terms, start, x..., parameter(p)...); },
+               pass_.parameters);
       });
     });
     return sums;
@@ -137,4 +130,4 @@ class CarefulCell<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tup
   const Index sample_, channel_;
 };
 
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

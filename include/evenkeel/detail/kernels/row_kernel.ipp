@@ -1,28 +1,26 @@
 /// What the two CPU loops over rows share: loads, stores, and feature sums.
-#pragma once
 
-#include "evenkeel/detail/pack.hpp"
-#include "evenkeel/detail/row_math.hpp"
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <cstring>
-#include <tuple>
-#include <utility>
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+/// f with the elements of a tuple.
+template <class F, class T>
+EVENKEEL_HOST decltype(auto) spread(const F& f, T& elements) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) EVENKEEL_INLINE_LAMBDA->decltype(auto) {
+    return f(std::get<I>(elements)...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<std::remove_const_t<T>>>{});
+}
 
 /// Elements that one lane adds up before its sum is put aside: longer chains lose digits.
 inline constexpr Index chain = 128;
 
-/// Whether outputs of `bytes` bytes each, written in packs of A, go past the cache: where they are large, and neither
+/// Whether outputs of `size` elements each, written in packs of A, go past the cache: where they are large, and neither
 /// where a pack would straddle two lines nor where an output is an input, which is in the cache. `strides` gives an
 /// output's strides between packs.
 template <class A, class... X, class... Y, class Strides>
-bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index bytes, bool gradient,
+bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index size, bool gradient,
                   const Strides& strides) {
-  if (bytes < (gradient ? EVENKEEL_STREAM_BACKWARD_BYTES : EVENKEEL_STREAM_BYTES)) return false;
+  const Index least = gradient ? EVENKEEL_STREAM_BACKWARD_BYTES : EVENKEEL_STREAM_BYTES;
   const auto fits = [&]<class T>(const T& y) {
     const auto apart = [&]<class In>(const In& x) {
       if constexpr (is_none_v<In>)
@@ -30,11 +28,12 @@ bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& output
       else
         return static_cast<const void*>(x.data) != y.data;
     };
-    return reinterpret_cast<std::uintptr_t>(y.data) % sizeof(Pack<A>) == 0 &&
-           std::ranges::all_of(strides(y), [](Index stride) { return stride % pack_size<A> == 0; }) &&
-           std::apply([&](const auto&... x) { return (apart(x) && ...); }, inputs);
+    constexpr Index width = sizeof(*y.data), aligned = 16;
+    return size * width >= least && reinterpret_cast<std::uintptr_t>(y.data) % aligned == 0 &&
+           std::ranges::all_of(strides(y), [](Index stride) { return stride * width % aligned == 0; }) &&
+           spread([&](const auto&... x) { return (apart(x) && ...); }, inputs);
   };
-  return std::apply([&](const auto&... y) { return (fits(y) && ...); }, outputs);
+  return spread([&](const auto&... y) { return (fits(y) && ...); }, outputs);
 }
 template <class A, template <class> class Tensor, class... T>
 constexpr bool all_stream(const std::tuple<Tensor<T>...>*) {
@@ -167,7 +166,11 @@ struct FeatureSums {
   A* recent;  // (F, pitch)
   Index pitch;
 
-  static Index pitch_of(Index length) { return (length + pack_size<A> - 1) / pack_size<A> * pack_size<A>; }
+  /// Of whole packs, the widest that there are: scratch is counted by who does not know the set of kernels.
+  static Index pitch_of(Index length) {
+    constexpr Index most = 64 / sizeof(A);
+    return (length + most - 1) / most * most;
+  }
   static Index size(Index length) { return 2 * F * pitch_of(length); }
 
   FeatureSums(A* memory, Index length, bool one_chain = false)
@@ -190,4 +193,4 @@ struct FeatureSums {
   }
 };
 
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

@@ -1,13 +1,7 @@
 /// One row in double, element by element: what the loops over rows do with a row that their math does not trust. Rare,
 /// so its speed does not matter; never inlined.
-#pragma once
 
-#include "evenkeel/detail/row_kernel_cpu.hpp"
-
-#include <algorithm>
-#include <cmath>
-
-namespace evenkeel::detail::inline EVENKEEL_ISA {
+namespace evenkeel::detail::kernels::EVENKEEL_KERNELS {
 
 template <class Pass>
 class CarefulRow;
@@ -29,7 +23,7 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
     double largest = 0;
     for (Index i = 0; i < n_; ++i)
       with_inputs(i, [&](const auto&... x) {
-        std::apply(
+        spread(
             [&](const auto&... p) {
               largest = std::fmax(largest, std::abs(pass_.math.magnitude(x..., load_double(p, i)...)));
             },
@@ -57,7 +51,7 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
     for (Index i = 0; i < n_; ++i) {
       Values<double, Math::outputs> out;
       with_inputs(i, [&](const auto&... x) {
-        std::apply([&](const auto&... p) { math.write(out, row, x..., load_double(p, i)...); }, pass_.parameters);
+        spread([&](const auto&... p) { math.write(out, row, x..., load_double(p, i)...); }, pass_.parameters);
       });
       [&]<std::size_t... K>(std::index_sequence<K...>) { (store_double(std::get<K>(pass_.outputs), i, out[K]), ...); }
       (std::index_sequence_for<Y...>{});
@@ -74,8 +68,8 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
       for (Index i = begin; i < std::min(n_, begin + chain); ++i) {
         Values<double, Math::feature_sums> terms;
         with_inputs(i, [&](const auto&... x) {
-          std::apply([&](const auto&... p) { math.accumulate(link, terms, start, x..., load_double(p, i)...); },
-                     pass_.parameters);
+          spread([&](const auto&... p) { math.accumulate(link, terms, start, x..., load_double(p, i)...); },
+                 pass_.parameters);
         });
         if (features)
           unroll<Math::feature_sums>(
@@ -88,7 +82,7 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
 
   template <class F>
   void with_inputs(Index i, const F& f) const {
-    std::apply([&](const auto&... rows) { f(load_double(rows, i)...); }, pass_.inputs);
+    spread([&](const auto&... rows) { f(load_double(rows, i)...); }, pass_.inputs);
   }
   template <class T>
   T* at(const Rows<T>& rows, Index i) const {
@@ -112,4 +106,4 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
   const Index r_, n_;
 };
 
-}  // namespace evenkeel::detail::inline EVENKEEL_ISA
+}  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS
