@@ -47,7 +47,7 @@ case ${1:-} in
     cd "$start"
     built=$root/build/release/bench
     others=()
-    for other in eigen torch onednn; do
+    for other in portable eigen torch onednn; do
       if [ -e "$built/peers/$other.so" ]; then others+=("$built/peers/$other.so"); fi
     done
     export LD_LIBRARY_PATH=$peers/lib:/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64:${LD_LIBRARY_PATH:-}

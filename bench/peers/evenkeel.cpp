@@ -3,6 +3,10 @@
 
 #include "peer.hpp"
 
+#ifndef EVENKEEL_PEER_NAME
+#define EVENKEEL_PEER_NAME "evenkeel"
+#endif
+
 #include <unsupported/Eigen/CXX11/Tensor>
 
 namespace {
@@ -83,7 +87,7 @@ Call of_channels(const Operation& o, const Buffers& b) {
 }
 
 struct Evenkeel : Peer {
-  std::string name() const override { return "evenkeel"; }
+  std::string name() const override { return EVENKEEL_PEER_NAME; }
   std::string version() const override {
     return std::to_string(EVENKEEL_VERSION_MAJOR) + "." + std::to_string(EVENKEEL_VERSION_MINOR);
   }
