@@ -162,16 +162,57 @@ void l2_norm_forward(benchmark::State& state) {
   Data d(state);
   against_copy(state, d, 2, [&] { ek::l2_norm(ek::serial, d.x, d.weight, d.y, ek::none); });
 }
+void l2_norm_backward(benchmark::State& state) {
+  Data d(state);
+  ek::L2NormSaved<float> saved;
+  ek::l2_norm(ek::serial, d.x, d.weight, d.y, saved);
+  against_copy(state, d, 3, [&] { ek::l2_norm_backward(ek::serial, d.dy, d.x, d.weight, saved, d.y, d.dweight); });
+}
 void dyt_forward(benchmark::State& state) {
   Data d(state);
   const float alpha = 0.5f;
   against_copy(state, d, 2, [&] { ek::dyt(ek::serial, d.x, &alpha, d.weight, d.bias, d.y, ek::none); });
+}
+void dyt_backward(benchmark::State& state) {
+  Data d(state);
+  const float alpha = 0.5f;
+  float dalpha = 0;
+  ek::DytSaved<float> saved;
+  ek::dyt(ek::serial, d.x, &alpha, d.weight, d.bias, d.y, saved);
+  against_copy(state, d, 3, [&] {
+    ek::dyt_backward(ek::serial, d.dy, d.x, &alpha, d.weight, saved, d.y, &dalpha, d.dweight, d.dbias);
+  });
+}
+/// Half faded out, and wholly.
+void taper_rms_norm_forward(benchmark::State& state, double gate) {
+  Data d(state);
+  ek::TaperRmsNormSaved<float> saved;
+  against_copy(state, d, 2, [&] {
+    ek::taper_rms_norm(ek::serial, d.x, d.weight, d.weight, ek::none, d.y, saved, {.gate = gate, .factor = 1});
+  });
+}
+void taper_rms_norm_backward(benchmark::State& state, double gate) {
+  Data d(state);
+  ek::TaperRmsNormSaved<float> saved;
+  Eigen::ArrayXf dscale = d.dweight;
+  ek::taper_rms_norm(ek::serial, d.x, d.weight, d.weight, ek::none, d.y, saved, {.gate = gate, .factor = 1});
+  against_copy(state, d, 3, [&] {
+    ek::taper_rms_norm_backward(ek::serial, d.dy, d.x, d.weight, d.weight, saved, d.y, d.dweight, dscale, ek::none);
+  });
 }
 void weight_norm_forward(benchmark::State& state) {
   Data d(state);
   const Eigen::ArrayXf g = Eigen::ArrayXf::Ones(d.rows);
   ek::WeightNormSaved<float> saved;
   against_copy(state, d, 2, [&] { ek::weight_norm(ek::serial, d.x, g, d.y, saved); });
+}
+void weight_norm_backward(benchmark::State& state) {
+  Data d(state);
+  const Eigen::ArrayXf g = Eigen::ArrayXf::Ones(d.rows);
+  Eigen::ArrayXf dg = g;
+  ek::WeightNormSaved<float> saved;
+  ek::weight_norm(ek::serial, d.x, g, d.y, saved);
+  against_copy(state, d, 3, [&] { ek::weight_norm_backward(ek::serial, d.dy, d.x, g, saved, d.y, dg); });
 }
 
 /// One thread against a pool of as many as the machine has.
@@ -211,7 +252,8 @@ void row_shapes(benchmark::internal::Benchmark* b) {
     b->Args({rows, length});
 }
 void channel_shapes(benchmark::internal::Benchmark* b) {
-  b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(101)->Args({64, 768})->Args({2048, 1024});
+  b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(101);
+  b->Args({64, 768})->Args({512, 768})->Args({2048, 1024});
 }
 void image_shapes(benchmark::internal::Benchmark* b) {
   b->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(51);
@@ -241,8 +283,15 @@ BENCHMARK(batch_norm_images_backward)->Apply(image_shapes);
 BENCHMARK(group_norm_images_forward)->Apply(image_shapes);
 BENCHMARK(group_norm_images_backward)->Apply(image_shapes);
 BENCHMARK(l2_norm_forward)->Apply(channel_shapes);
+BENCHMARK(l2_norm_backward)->Apply(channel_shapes);
 BENCHMARK(dyt_forward)->Apply(channel_shapes);
+BENCHMARK(dyt_backward)->Apply(channel_shapes);
+BENCHMARK_CAPTURE(taper_rms_norm_forward, half_gate, 0.5)->Apply(channel_shapes);
+BENCHMARK_CAPTURE(taper_rms_norm_backward, half_gate, 0.5)->Apply(channel_shapes);
+BENCHMARK_CAPTURE(taper_rms_norm_forward, no_gate, 0)->Apply(channel_shapes);
+BENCHMARK_CAPTURE(taper_rms_norm_backward, no_gate, 0)->Apply(channel_shapes);
 BENCHMARK(weight_norm_forward)->Apply(channel_shapes);
+BENCHMARK(weight_norm_backward)->Apply(channel_shapes);
 BENCHMARK(layer_norm_forward_threads)->Apply(thread_shapes);
 BENCHMARK(layer_norm_forward_yardstick)->Apply(yardstick_shapes);
 

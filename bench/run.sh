@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds the benchmarks and runs each at -O2 and -O3.
+# Installs what is missing, builds the benchmarks and runs each at -O2 and -O3; then one table, norms.csv and norms.svg.
 #
 #   bench/run.sh [arguments of Google Benchmark]      e.g.  bench/run.sh --benchmark_filter=layer_norm
 #   bench/run.sh --compare [--quick] [--out NAME]     beside PyTorch, oneDNN and plain Eigen, of those that are found;
@@ -60,17 +60,33 @@ case ${1:-} in
     exit
     ;;
 esac
+need_command python3 python3
+need_command gnuplot-nox gnuplot
 install_missing
 
 cd "$root"
 cmake --preset release
 cmake --build build/release --target benchmarks
 cd "$start"
+reports=()
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 for source in "$root"/bench/bench_*.cpp; do
   [ -e "$source" ] || { echo "bench/run.sh: there are no benchmarks" >&2; exit 2; }
   name=$(basename "$source" .cpp)
   for level in O2 O3; do
     echo "== $name, -$level"
-    "$root/build/release/bench/${name}_$level" "$@"
+    report=$folder/${name}_$level.json
+    "$root/build/release/bench/${name}_$level" --benchmark_out="$report" --benchmark_out_format=json "$@"
+    # What was asked for may run nothing.
+    if [ -s "$report" ]; then reports+=("$report"); fi
   done
 done
+if [ ${#reports[@]} -gt 0 ]; then
+  python3 "$root/bench/table.py" norms "${reports[@]}"
+  # A picture needs the shape that it shows.
+  if grep -q '^O2,.*,2048x1024,' norms.csv; then
+    gnuplot -e "name='norms'" "$root/bench/norms.gnuplot"
+    echo "norms.csv, norms.svg"
+  fi
+fi
