@@ -15,6 +15,12 @@ void use_taper_norm(Doubles& t, ek::TaperRmsNormSaved<double, ek::CudaStorage>& 
   ek::add_taper_rms_norm_backward(t.device, t.dy, t.dz, t.z, t.weight, t.bias, saved, t.dx, t.dweight, t.dbias,
                                   ek::none);
 }
+void use_gate_in_memory(Doubles& t, ek::CudaTaper& taper,
+                        ek::TaperRmsNorm<double, ek::CudaStorage, ek::CudaTaper>& norm) {
+  norm.forward(t.device, t.x, t.y);
+  norm.backward(t.device, t.dy, t.x, t.dx);
+  taper.advance(t.device);
+}
 const double* use_anchor(Doubles& t, ek::ScaleAnchor<double, ek::CudaStorage>& anchor) {
   anchor.reserve(t.device, t.x);
   return anchor.add(t.device, t.x, t.dx);
