@@ -188,6 +188,32 @@ struct CudaStorage {
                        "CudaStorage", "cudaMemcpyAsync");
     detail::check_cuda(cudaStreamSynchronize(nullptr), "CudaStorage", "cudaStreamSynchronize");
   }
+
+  /// From buffer to buffer: after all that any stream of the device was given before, and done on return. Throws
+  /// CudaError while a stream is captured.
+  template <class T>
+  static void copy(const T* from, T* to, Index size) {
+    transfer(from, to, size, cudaMemcpyDeviceToDevice);
+  }
+  /// The same from a buffer to host memory.
+  template <class T>
+  static void read(const T* from, T* host, Index size) {
+    transfer(from, host, size, cudaMemcpyDeviceToHost);
+  }
+  /// The same from host memory to a buffer.
+  template <class T>
+  static void write(const T* host, T* to, Index size) {
+    transfer(host, to, size, cudaMemcpyHostToDevice);
+  }
+
+ private:
+  template <class T>
+  static void transfer(const T* from, T* to, Index size, cudaMemcpyKind kind) {
+    detail::check_cuda(cudaDeviceSynchronize(), "CudaStorage", "cudaDeviceSynchronize");
+    detail::check_cuda(cudaMemcpyAsync(to, from, static_cast<std::size_t>(size) * sizeof(T), kind, nullptr),
+                       "CudaStorage", "cudaMemcpyAsync");
+    detail::check_cuda(cudaStreamSynchronize(nullptr), "CudaStorage", "cudaStreamSynchronize");
+  }
 };
 
 }  // namespace EVENKEEL_ISA

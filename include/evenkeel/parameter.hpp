@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace evenkeel {
 
@@ -43,6 +44,13 @@ class Parameter {
   const T* gradient() const { return gradient_.data(); }
   Index size() const { return size_; }
   const std::string& name() const { return name_; }
+
+  /// A copy of the values on the host. Waits for a device.
+  std::vector<T> host_values() const {
+    std::vector<T> values(static_cast<std::size_t>(size_));
+    Storage::read(value_.data(), values.data(), size_);
+    return values;
+  }
 
   void fill(T value) { Storage::fill(value_.data(), size_, value); }
   void zero_gradient() { Storage::fill(gradient_.data(), size_, T(0)); }

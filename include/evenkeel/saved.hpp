@@ -45,6 +45,8 @@ class SavedRows {
     scratch.reserve(feature_scratch<A, 2>(device, grid.rows(), grid.length));
   }
 
+  /// A number of each row, in the storage's memory.
+  const A* field_values(int k) const { return statistics.data() + k * rows(); }  // (rows)
   /// Where the storage is the host's.
   A field(int k, Index row) const requires(Storage::on_host) { return statistics.data()[k * call.rows + row]; }
 

@@ -71,6 +71,16 @@ struct HostStorage {
   static void copy(const T* from, T* to, Index size) {
     std::copy_n(from, size, to);
   }
+  /// From a buffer to host memory.
+  template <class T>
+  static void read(const T* from, T* host, Index size) {
+    std::copy_n(from, size, host);
+  }
+  /// From host memory to a buffer.
+  template <class T>
+  static void write(const T* host, T* to, Index size) {
+    std::copy_n(host, size, to);
+  }
 };
 
 }  // namespace evenkeel::inline EVENKEEL_ISA

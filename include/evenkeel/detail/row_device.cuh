@@ -170,6 +170,20 @@ inline constexpr int element_bytes<T*> = sizeof(T);
 template <class T, class A>
 inline constexpr int element_bytes<OffsetParameter<T, A>> = sizeof(T);
 
+/// Whether the math looks in the device's memory for whether there is anything to do: see GateRangeMath.
+template <class Math>
+inline constexpr bool may_have_no_turn = requires(Math& math) {
+  math.begin();
+};
+/// Each kernel asks first.
+template <class Pass>
+EVENKEEL_DEVICE bool has_turn([[maybe_unused]] Pass& pass) {
+  if constexpr (may_have_no_turn<decltype(pass.math)>)
+    return pass.math.begin();
+  else
+    return true;
+}
+
 /// What all kernels do with a pass, for one thread.
 template <class Pass>
 struct RowSteps;
@@ -280,21 +294,23 @@ struct RowSteps<DevicePass<Math, List<X...>, List<P...>, List<Y...>, KnownRows, 
   template <int V, bool Strided = false, class In, class Par>
   static EVENKEEL_DEVICE void write(const Pass& pass, const Row& row, const OutputRow& to, std::int64_t i, const In& x,
                                     const Par& p) {
-    A out[outputs][V];
+    if constexpr (outputs > 0) {  // else statistics alone
+      A out[outputs][V];
 #pragma unroll
-    for (int k = 0; k < V; ++k) {
-      Values<A, Math::outputs> values;
-      [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>) {
-        pass.math.write(values, row, at<static_cast<int>(I)>(x).value(k)..., at<static_cast<int>(J)>(p).value(k)...);
+      for (int k = 0; k < V; ++k) {
+        Values<A, Math::outputs> values;
+        [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>) {
+          pass.math.write(values, row, at<static_cast<int>(I)>(x).value(k)..., at<static_cast<int>(J)>(p).value(k)...);
+        }
+        (Inputs{}, std::index_sequence_for<P...>{});
+        each<outputs>([&](auto o) { out[o][k] = values[o]; });
       }
-      (Inputs{}, std::index_sequence_for<P...>{});
-      each<outputs>([&](auto o) { out[o][k] = values[o]; });
+      each<outputs>([&](auto o) {
+        const auto& rows = at<o>(pass.outputs);
+        using T = typename std::remove_cvref_t<decltype(rows)>::Scalar;
+        Packed<T, V>::of(out[o]).store(at<o>(to) + i * length_stride<Strided>(rows));
+      });
     }
-    each<outputs>([&](auto o) {
-      const auto& rows = at<o>(pass.outputs);
-      using T = typename std::remove_cvref_t<decltype(rows)>::Scalar;
-      Packed<T, V>::of(out[o]).store(at<o>(to) + i * length_stride<Strided>(rows));
-    });
   }
 
   /// Whether a row may start over from a better start.

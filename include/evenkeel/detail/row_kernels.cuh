@@ -71,6 +71,7 @@ inline constexpr bool holds_parameters = Packs <= 2 && Packs* V* RowSteps<Pass>:
 template <class Pass, RowScope Scope, int V, int Packs, int Bound, int Blocks>
 __global__ void __launch_bounds__(Bound, Blocks)
     row_kernel(Pass pass, int lanes_of_row, int rows_per_block, int cluster) {
+  if (!has_turn(pass)) return;
   using Steps = RowSteps<Pass>;
   using Math = decltype(pass.math);
   using A = typename Steps::A;
@@ -220,6 +221,7 @@ __global__ void __launch_bounds__(Bound, Blocks)
 /// A block reads the row again for each step. Rows of any length; with V = 1 of any stride.
 template <class Pass, int V>
 __global__ void __launch_bounds__(stream_bound) row_stream_kernel(Pass pass) {
+  if (!has_turn(pass)) return;
   using Steps = RowSteps<Pass>;
   using Math = decltype(pass.math);
   using A = typename Steps::A;
@@ -266,6 +268,7 @@ __global__ void __launch_bounds__(stream_bound) row_stream_kernel(Pass pass) {
 /// row_stream_kernel, whose outputs may be its inputs.
 template <class Pass>
 __global__ void __launch_bounds__(feature_bound) feature_kernel(Pass pass, int parts) {
+  if (!has_turn(pass)) return;
   using Steps = RowSteps<Pass>;
   using Math = decltype(pass.math);
   using A = typename Steps::A;

@@ -57,13 +57,15 @@ void for_each(const List<T...>& list, const F& f) {
 /// What the pass's types alone decide.
 template <class Pass>
 struct PassTraits;
-template <class Math, class... X, class P, class... Y, class Known, class Kept>
-struct PassTraits<DevicePass<Math, List<X...>, P, List<Y...>, Known, Kept>> {
+template <class Math, class... X, class... P, class... Y, class Known, class Kept>
+struct PassTraits<DevicePass<Math, List<X...>, List<P...>, List<Y...>, Known, Kept>> {
   using A = typename Math::Scalar;
   static constexpr int widest = std::max({1, scalar_bytes<X>..., scalar_bytes<Y>...});
   static constexpr int full = 16 / widest;  // elements of one access
   static constexpr int held =
       std::max<int>(1, (0 + ... + scalar_bytes<X>)+Math::feature_sums* static_cast<int>(sizeof(A)));
+  // Registers beside the held values, in bytes, of maths with more parameters or sums than most.
+  static constexpr int spare = (0 + ... + int(!is_none_v<P>)) > 2 || Math::sums > 2 ? 64 : 0;
 };
 
 /// The elements that one access may take of every tensor, `full`, 2 or 1: they divide the length, each stride that is
@@ -167,7 +169,8 @@ class RowLaunch {
       launch_kernel<Scope, V, Packs, larger>();
     } else {
       constexpr int blocks = resident_blocks(
-          Bound, kept_bytes(Scope, Packs, V, Traits::held, static_cast<int>(sizeof(typename Traits::A))));
+          Bound,
+          kept_bytes(Scope, Packs, V, Traits::held, static_cast<int>(sizeof(typename Traits::A))) + Traits::spare);
       launch(&row_kernel<Pass, Scope, V, Packs, Bound, blocks>, shape(), stream_, pass_, plan_.lanes,
              plan_.rows_per_block(), plan_.cluster);
     }
@@ -243,7 +246,9 @@ FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, 
                       typename Math::Scalar* scratch = nullptr) {
   const auto on_device = device_pass(pass, scratch);
   if (pass.grid.rows() == 0) return {0, on_device.pitch, Math::feature_sums};
-  const RowPlan plan = plan_of(on_device, cuda_facts(device));
+  RowPlan plan = plan_of(on_device, cuda_facts(device));
+  if constexpr (may_have_no_turn<Math>)  // then no more blocks than stay on the device: each must start to find out
+    plan.blocks = std::min(plan.blocks, persistent_blocks(cuda_facts(device), plan.bound, 0) * plan.cluster);
   RowLaunch(device.stream(), on_device, plan).run();
   return {plan.parts, on_device.pitch, Math::feature_sums};
 }

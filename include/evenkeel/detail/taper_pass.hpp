@@ -2,6 +2,7 @@
 #pragma once
 
 #include "evenkeel/detail/calibrate_math.hpp"
+#include "evenkeel/detail/taper_gate_math.hpp"
 #include "evenkeel/detail/taper_math.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
@@ -73,6 +74,15 @@ void put_zeros(const Device& device, const A* scratch, Index length, GradientMod
   }
 }
 
+/// put_gradients of a pass that ran in a range of the gate, and put_zeros of what the range leaves nothing of.
+template <GateRange, class Device, class Gate, class A, class Zero, class... G>
+  requires(!Gate::in_memory)
+void put_range_gradients(const Device& device, const Gate&, const A* scratch, const FeatureParts& parts, Index length,
+                         GradientMode mode, Zero zero, G... gradients) {
+  put_gradients(device, scratch, parts, length, mode, gradients...);
+  put_zeros(device, scratch, length, mode, zero);
+}
+
 template <class Options, class Saved>
 void check_taper_options(const char* function, const Options& options, const Saved&) {
   if (!(options.gate >= 0 && options.gate <= 1))
@@ -86,59 +96,89 @@ void check_taper_options(const char* function, const Options& options, const Sav
     throw_shape_error(function, "calibrate is set and saved is none, expected a saved for what it leaves");
 }
 
-/// Forward of the variant that Taper names.
-template <class Taper, class Device, class X, class Weight, class ScaleWeight, class Bias, class Y, class Saved,
-          class Options>
-void taper_norm(const char* function, const Device& device, const X& x, const Weight& weight,
-                const ScaleWeight& scale_weight, const Bias& bias, Y& y, Saved& saved, const Options& options) {
+/// Forward of the variant that Taper names, of x or of sum = x + residual, where residual may be Scaled. With a residual
+/// and no sum the residual is added to what comes of x.
+template <class Taper, class Device, class X, class Residual, class Weight, class ScaleWeight, class Bias, class Sum,
+          class Y, class Saved, class Options, class GateOf = GateOfHost>
+void taper_norm(const char* function, const Device& device, const X& x, const Residual& residual, const Weight& weight,
+                const ScaleWeight& scale_weight, const Bias& bias, Sum& sum, Y& y, Saved& saved, const Options& options,
+                const GateOf& gate_of = {}) {
   require_device<Device>();
   using T = scalar_t<const X>;
   using A = accumulator_t<T>;
   check_taper_options(function, options, saved);
   RowArguments arguments(function);
   const auto rows = arguments.reference("x", x, options.axis);
+  const auto added = arguments.input("residual", tensor_of(residual));
   const auto w = arguments.parameter("weight", weight);
   const auto c = arguments.parameter("scale_weight", scale_weight);
   const auto b = arguments.parameter("bias", bias);
   const A eps = resolved_eps<A>(function, options.eps);
-  const auto out = arguments.output("y", y);
   const RowGrid grid = arguments.grid();
+  const auto outputs = [&] {
+    if constexpr (is_none_v<Sum>) {
+      return std::tuple(arguments.output("y", y));
+    } else {
+      const auto total = arguments.output("sum", sum);
+      return std::tuple(total, arguments.output("y", y));
+    }
+  }();
+  const auto inputs = [&] {
+    if constexpr (is_none_v<Residual>)
+      return std::tuple(rows);
+    else
+      return std::tuple(rows, added);
+  }();
+  const auto gate = gate_of.template of_call<A>(options.gate, options.factor, true);
+  const bool in_place = is_none_v<Sum> && static_cast<const void*>(std::get<0>(outputs).data) == rows.data;
   const auto kept = [&] {
     if constexpr (is_none_v<Saved>) {
       return none;
     } else {
       saved.taper = {options.gate, options.factor, static_cast<double>(eps), !is_none_v<ScaleWeight>,
                      options.calibrate};
-      return saved.begin({grid.rows(), grid.length, scalar_name<T>(), options.axis, false, !is_none_v<Weight>,
-                          static_cast<const void*>(out.data) == rows.data});
+      return saved.begin(
+          {grid.rows(), grid.length, scalar_name<T>(), options.axis, false, !is_none_v<Weight>, in_place});
     }
   }();
-  const A gate = static_cast<A>(options.gate), scale = static_cast<A>((1 - options.gate) * options.factor);
   const auto pass = [&](const auto& math, const auto& parameters, const auto& to) {
-    row_pass(device, RowPass{math, grid, std::tuple(rows), parameters, std::tuple(out), none, to});
+    row_pass(device, RowPass{math, grid, inputs, parameters, outputs, none, to});
+  };
+  const auto added_to = [&](const auto& math) {
+    using Math = std::remove_cvref_t<decltype(math)>;
+    if constexpr (is_none_v<Residual>)
+      return math;
+    else if constexpr (is_none_v<Sum>)
+      return NormAddMath<Math>{{math}};
+    else
+      return add_math<driver_scalar_t<Device, scalar_t<Sum>>>(math, factor_of<A>(residual));
   };
   using Norm = typename Taper::Norm::template Forward<A, AffineMath<false, None>>;
   const Norm norm{A(1) / static_cast<A>(grid.length), eps};
-  if (options.calibrate) {
-    if constexpr (!is_none_v<Saved>) pass(typename Taper::template Calibration<Norm>{{norm}}, std::tuple(w, b), kept);
-  } else if (options.gate == 1) {
-    pass(norm, std::tuple(norm_weight<Device, A>(w), b), kept);
-  } else if (gate > 0) {
-    pass(TaperForward<Norm>{{norm}, gate, scale}, std::tuple(w, c, b), kept);
-  } else if constexpr (Taper::centres) {
-    pass(Taper::template ungated<A>(grid.length, scale), std::tuple(c, b), kept);
-  } else {
-    pass(Taper::template ungated<A>(grid.length, scale), std::tuple(c, b), none);
-  }
+  if constexpr (!is_none_v<Saved> && GateOf::calibrates)
+    if (options.calibrate)
+      return pass(added_to(typename Taper::template Calibration<Norm>{{norm}}), std::tuple(w, b), kept);
+  gate.in_ranges([&](auto range) {
+    const auto in_turn = [&](const auto& math) { return gate.template in_turn<range()>(added_to(math)); };
+    if constexpr (range == GateRange::one)
+      pass(in_turn(norm), std::tuple(norm_weight<Device, A>(w), b), kept);
+    else if constexpr (range == GateRange::between)
+      pass(in_turn(TaperForward<Norm>{{norm}, gate.gate_number(), gate.scale_number()}), std::tuple(w, c, b), kept);
+    else if constexpr (Taper::centres)
+      pass(in_turn(Taper::template ungated<A>(grid.length, gate.scale_number())), std::tuple(c, b), kept);
+    else
+      pass(in_turn(Taper::template ungated<A>(grid.length, gate.scale_number())), std::tuple(c, b), none);
+  });
 }
 
 /// Backward. `x_name` is what the public function calls its x; dsum, the gradient from the later uses of x, may be
 /// none.
 template <class Taper, class Device, class Dy, class Dsum, class X, class Weight, class ScaleWeight, class Saved,
-          class Dx, class Dweight, class Dscale, class Dbias>
+          class Dx, class Dweight, class Dscale, class Dbias, class GateOf = GateOfHost>
 void taper_norm_backward(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                          const X& x, const Weight& weight, const ScaleWeight& scale_weight, Saved& saved, Dx& dx,
-                         Dweight& dweight, Dscale& dscale, Dbias& dbias, GradientMode mode) {
+                         Dweight& dweight, Dscale& dscale, Dbias& dbias, GradientMode mode,
+                         const GateOf& gate_of = {}) {
   require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   static_assert(!is_none_v<ScaleWeight> || is_none_v<Dscale>,
@@ -167,39 +207,37 @@ void taper_norm_backward(const char* function, const char* x_name, const Device&
   saved.scratch.ensure(feature_scratch<A, has_dw + has_dc + has_db>(device, grid.rows(), grid.length));
   A* const scratch = saved.scratch.data();
   const A* const known = saved.statistics.data();
-  const double gate_of_call = saved.taper.gate;
-  const A gate = static_cast<A>(gate_of_call), scale = static_cast<A>((1 - gate_of_call) * saved.taper.factor);
   const bool alone = Taper::centres && grid.length == 1;  // such a row is its own mean: nothing flows through it
-  const auto pass = [&](const auto& math, const auto& parameters, const auto& of_row) {
-    return row_pass(device,
-                    RowPass{math, grid, std::tuple(dy_rows, rows, dsum_rows), parameters, std::tuple(dx_rows), of_row},
-                    scratch);
-  };
+  const auto gate = gate_of.template of_call<A>(saved.taper.gate, saved.taper.factor, !alone);
   using Affine = AffineMath<false, None>;
   const A inv_n = A(1) / static_cast<A>(grid.length);
-  if (gate_of_call == 1) {
-    using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<has_dw, has_db>>;
-    const FeatureParts sums = pass(Norm{inv_n}, std::tuple(norm_weight<Device, A>(w)), known);
-    put_gradients(device, scratch, sums, grid.length, mode, dw, db);
-    put_zeros(device, scratch, grid.length, mode, dc);
-  } else if (gate > 0) {
-    using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<false, false>>;
-    const TaperBackward<Norm, TaperTerms<has_dw, has_dc, has_db>> math{
-        {Norm{inv_n}}, alone ? A(0) : gate, alone ? A(0) : scale};
-    const FeatureParts sums = pass(math, std::tuple(w, c), known);
-    put_gradients(device, scratch, sums, grid.length, mode, dw, dc, db);
-  } else {
-    using Terms = TaperTerms<false, has_dc, has_db>;
-    const auto math = Taper::template ungated_backward<A, Terms>(grid.length, alone ? A(0) : scale);
-    const FeatureParts sums = [&] {
+  gate.in_ranges([&](auto range) {
+    const auto pass = [&](const auto& math, const auto& parameters, const auto& of_row) {
+      return row_pass(device,
+                      RowPass{gate.template in_turn<range()>(math), grid, std::tuple(dy_rows, rows, dsum_rows),
+                              parameters, std::tuple(dx_rows), of_row},
+                      scratch);
+    };
+    const auto put = [&](const FeatureParts& sums, const auto& zero, const auto&... gradients) {
+      put_range_gradients<range()>(device, gate, scratch, sums, grid.length, mode, zero, gradients...);
+    };
+    if constexpr (range == GateRange::one) {
+      using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<has_dw, has_db>>;
+      put(pass(Norm{inv_n}, std::tuple(norm_weight<Device, A>(w)), known), dc, dw, db);
+    } else if constexpr (range == GateRange::between) {
+      using Norm = typename Taper::Norm::template Backward<A, Affine, ParameterTerms<false, false>>;
+      const TaperBackward<Norm, TaperTerms<has_dw, has_dc, has_db>> math{
+          {Norm{inv_n}}, gate.gate_number(), gate.scale_number()};
+      put(pass(math, std::tuple(w, c), known), none, dw, dc, db);
+    } else {
+      using Terms = TaperTerms<false, has_dc, has_db>;
+      const auto math = Taper::template ungated_backward<A, Terms>(grid.length, gate.scale_number());
       if constexpr (Taper::centres)
-        return pass(math, std::tuple(c), known);
+        put(pass(math, std::tuple(c), known), dw, dc, db);
       else
-        return pass(math, std::tuple(c), none);
-    }();
-    put_gradients(device, scratch, sums, grid.length, mode, dc, db);
-    put_zeros(device, scratch, grid.length, mode, dw);
-  }
+        put(pass(math, std::tuple(c), none), dw, dc, db);
+    }
+  });
 }
 
 /// Sums over all elements of dy times the derivative of y by g and by c, in double and without the statistics that the

@@ -28,10 +28,12 @@ struct BranchInput<None> {
   explicit BranchInput(None) {}
 };
 
-/// Makes room in what has a `saved`.
+/// Makes room in what has a reserve() or a `saved`.
 template <class Layer, class Device, class X>
 void reserve_saved(Layer& layer, const Device& device, const X& x) {
-  if constexpr (requires { layer.saved.reserve(device, x, layer.options().axis); })
+  if constexpr (requires { layer.reserve(device, x); })
+    layer.reserve(device, x);
+  else if constexpr (requires { layer.saved.reserve(device, x, layer.options().axis); })
     layer.saved.reserve(device, x, layer.options().axis);
 }
 

@@ -7,6 +7,7 @@
 /// That is the LayerNorm variant of TaperNorm at gate 0 with the factor 1/sigma_avg and the norm's own weight.
 #pragma once
 
+#include "evenkeel/detail/row_averages.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
 #include "evenkeel/taper/ema.hpp"
 #include "evenkeel/taper/taper_layer.hpp"
@@ -35,7 +36,11 @@ inline namespace EVENKEEL_ISA {
 ///     ek::FakeLayerNorm<float> norm(width);
 ///     norm.forward(device, x, y), norm.backward(device, dy, x, dx);   // some batches, whose sigma is averaged
 ///     norm.freeze();                                                  // one layer after the other
-template <class T>
+///
+/// With CudaStorage the average of sigma lies in the device's memory and forward and backward put their work into the
+/// stream, after reserve(). The host waits for the device, and so may not while a stream is captured, in freeze(),
+/// sigma(), state(), restore() and linear_map(). Frozen, the average is a number of the host's.
+template <class T, class Storage = HostStorage>
 class FakeLayerNorm {
   using A = accumulator_t<T>;
 
@@ -48,11 +53,21 @@ class FakeLayerNorm {
   explicit FakeLayerNorm(Index features, const Options& options = {})
       : real(features, {.eps = options.eps, .axis = options.axis}), options_(options), sigma_(options.rate) {}
 
+  /// Makes room for a forward and a backward over x, real or frozen, so that neither allocates.
+  template <class Device, class X>
+  void reserve(const Device& device, const X& x) {
+    real.saved.reserve(device, x, options_.axis);
+    saved_.reserve(device, x, options_.axis);
+  }
+
   template <class Device, class X, class Y>
   void forward(const Device& device, const X& x, Y&& y) {
     if (frozen())
-      taper_layer_norm(device, x, none, values(real.weight.value()), values(real.bias.value()), y, saved_,
-                       {.gate = 0, .factor = 1 / average_, .eps = options_.eps, .axis = options_.axis});
+      detail::taper_norm<detail::StandardizeTaper>(
+          "FakeLayerNorm::forward", device, x, none, none, values(real.weight.value()), values(real.bias.value()), none,
+          y, saved_,
+          TaperLayerNormOptions{.gate = 0, .factor = 1 / average_, .eps = options_.eps, .axis = options_.axis},
+          detail::GateOfNothing());
     else
       real.forward(device, x, y);
     saved_is_fake_ = frozen();
@@ -75,18 +90,13 @@ class FakeLayerNorm {
       None no_dweight;
       detail::taper_norm_backward<detail::StandardizeTaper>("FakeLayerNorm::backward", "x", device, dy, dsum, x, none,
                                                             values(real.weight.value()), saved_, dx, no_dweight,
-                                                            dweight, dbias, mode);
+                                                            dweight, dbias, mode, detail::GateOfNothing());
       return;
     }
     real.add_backward(device, dy, dsum, x, dx, mode);
-    if (!counts_ || real.saved.rows() == 0) return;
+    if (!counts_) return;
+    sigma_.add(device, detail::ScaleTerms<A>{real.saved.field_values(2)}, real.saved.rows());
     counts_ = false;  // a batch counts once
-    double sum = 0;
-    for (Index r = 0; r < real.saved.rows(); ++r) {
-      const auto rstd = static_cast<double>(real.saved.rstd(r));
-      sum += rstd > 0 ? 1 / rstd : 0;
-    }
-    sigma_.add(sum / static_cast<double>(real.saved.rows()));
   }
 
   /// Calls f(ParameterRef<T>) for weight and bias.
@@ -98,10 +108,11 @@ class FakeLayerNorm {
   /// From here on sigma is its average. Throws StateError if it is that already, or without a batch to average.
   void freeze() {
     require_real();
-    if (sigma_.empty())
+    const Ema average = sigma();
+    if (average.empty())
       detail::throw_state_error("FakeLayerNorm::freeze",
                                 "got no batches, expected 1 or more that went forward and backward, or freeze(sigma)");
-    freeze(sigma_.value());
+    freeze(average.value());
   }
   /// The same with a given sigma.
   void freeze(double sigma) {
@@ -113,7 +124,7 @@ class FakeLayerNorm {
   bool frozen() const { return average_ > 0; }
   /// sigma_avg, 0 before freeze().
   double average() const { return average_; }
-  const Ema& sigma() const { return sigma_; }
+  Ema sigma() const { return sigma_.get()[0]; }
   Index features() const { return real.features(); }
   const Options& options() const { return options_; }
 
@@ -123,24 +134,22 @@ class FakeLayerNorm {
       detail::throw_state_error("FakeLayerNorm::linear_map", "got a real LayerNorm, expected one after freeze()");
     AffineMap result;
     result.centred = true;
-    for (Index i = 0; i < features(); ++i) {
-      result.scale.push_back(static_cast<double>(real.weight.value()[i]) / average_);
-      result.offset.push_back(static_cast<double>(real.bias.value()[i]));
-    }
+    for (const T w : real.weight.host_values()) result.scale.push_back(static_cast<double>(w) / average_);
+    for (const T b : real.bias.host_values()) result.offset.push_back(static_cast<double>(b));
     return result;
   }
 
-  FakeLayerNormState state() const { return {sigma_.state(), average_}; }
+  FakeLayerNormState state() const { return {sigma().state(), average_}; }
   /// Throws StateError for numbers that no run leaves.
   void restore(const FakeLayerNormState& state) {
     if (!(state.average >= 0) || std::isinf(state.average))
       detail::throw_state_error("FakeLayerNorm::restore", "got the average ", state.average,
                                 ", expected a finite number of at least 0");
-    sigma_.restore(state.sigma);
+    sigma_.set({state.sigma});
     average_ = state.average;
   }
 
-  LayerNorm<T> real;  ///< the norm, whose weight and bias stay in use
+  LayerNorm<T, Storage> real;  ///< the norm, whose weight and bias stay in use
 
  private:
   void require_real() const {
@@ -151,10 +160,10 @@ class FakeLayerNorm {
   auto values(T* data) const { return Eigen::Map<Eigen::Array<T, Eigen::Dynamic, 1>>(data, features()); }
 
   Options options_;
-  Ema sigma_;
+  detail::RowAverages<1, Storage> sigma_;
   double average_ = 0;
   bool counts_ = false, saved_is_fake_ = false;
-  TaperLayerNormSaved<A> saved_;
+  TaperLayerNormSaved<A, Storage> saved_;
 };
 
 }  // namespace EVENKEEL_ISA

@@ -14,6 +14,7 @@
 /// which is Internal-Taper; with true the network is All-Taper, which needs a scale anchor (scale_anchor.hpp).
 #pragma once
 
+#include "evenkeel/detail/row_averages.hpp"
 #include "evenkeel/distributed/averages.hpp"
 #include "evenkeel/fold/affine_map.hpp"
 #include "evenkeel/parameter.hpp"
@@ -59,7 +60,8 @@ struct TaperRmsLayer {
   using Variant = RmsTaper;
   static constexpr bool has_bias = false;
   static constexpr const char *name = "TaperRmsNorm", *forward = "TaperRmsNorm::forward",
-                              *backward = "TaperRmsNorm::backward", *add_backward = "TaperRmsNorm::add_backward";
+                              *backward = "TaperRmsNorm::backward", *add_forward = "TaperRmsNorm::add_forward",
+                              *add_backward = "TaperRmsNorm::add_backward", *forward_add = "TaperRmsNorm::forward_add";
 };
 struct TaperStandardizeLayer {
   using Options = TaperLayerNormLayerOptions;
@@ -69,7 +71,9 @@ struct TaperStandardizeLayer {
   using Variant = StandardizeTaper;
   static constexpr bool has_bias = true;
   static constexpr const char *name = "TaperLayerNorm", *forward = "TaperLayerNorm::forward",
-                              *backward = "TaperLayerNorm::backward", *add_backward = "TaperLayerNorm::add_backward";
+                              *backward = "TaperLayerNorm::backward", *add_forward = "TaperLayerNorm::add_forward",
+                              *add_backward = "TaperLayerNorm::add_backward",
+                              *forward_add = "TaperLayerNorm::forward_add";
 };
 
 }  // namespace detail
@@ -78,7 +82,16 @@ inline namespace EVENKEEL_ISA {
 
 /// TaperRmsNorm or TaperLayerNorm. T is the scalar of the parameters; the data may have any scalar of the same
 /// accumulator type. Copies share the Taper and nothing else.
-template <class T, class Traits, class Storage = HostStorage>
+///
+/// With CudaStorage the averages of the warmup lie in the device's memory and forward and backward put their work into
+/// the stream. The host waits for the device, and so may not while a stream is captured, where it is told a number or
+/// tells one: in calibrate(), hence in the first forward after the warmup unless that came before it, and in
+/// numerator(), denominator(), observe(), state(), restore() and linear_map().
+///
+/// Gate is Taper, and the gate a number of the host's, which a captured graph keeps as it was when it was captured; or
+/// CudaTaper, and the gate lies in the device's memory, where the graph finds that of the step: see cuda_taper.cuh. What
+/// a forward in the warmup does is the host's choice in either case, so a graph is captured anew after it.
+template <class T, class Traits, class Storage = HostStorage, class Gate = Taper>
 class TaperLayer {
   using A = accumulator_t<T>;
 
@@ -89,41 +102,54 @@ class TaperLayer {
 
   /// `features` is the length of the normalized axes together; the taper must outlive the layer. weight and
   /// scale_weight are ones, bias zeros. Throws ShapeError if features is below 1.
-  TaperLayer(Index features, const Taper& taper, const Options& options = {})
+  TaperLayer(Index features, const Gate& taper, const Options& options = {})
       : weight("weight", checked(features), false),
         scale_weight("scale_weight", features, false),
         bias("bias", Traits::has_bias ? features : 0, false),
         taper_(&taper),
         options_(options),
-        numerator_(taper.rate()),
-        denominator_(taper.rate()) {
+        averages_(taper.rate()) {
     weight.fill(T(1));
     scale_weight.fill(T(1));
   }
-  TaperLayer(Index, const Taper&&, const Options& = {}) = delete;
+  TaperLayer(Index, const Gate&&, const Options& = {}) = delete;
 
   /// y at the Taper's gate. y may be x, then no backward is possible. In the warmup saved also receives what the
   /// backward will calibrate with; the first forward after it fixes the factor, see calibrate().
   template <class Device, class X, class Y>
   void forward(const Device& device, const X& x, Y&& y) {
-    const bool warmup = taper_->phase() == TaperPhase::warmup;
-    if (options_.tapered && !calibrated_ && !warmup) calibrate();
-    const bool calibrates = options_.tapered && !calibrated_;
-    with_parameters([&](const auto& w, const auto& c, const auto& b, auto...) {
-      detail::taper_norm<typename Traits::Variant>(Traits::forward, device, x, w, c, b, y, saved,
-                                                   call_options(calibrates));
-    });
+    forward_of(Traits::forward, device, x, none, none, y);
+  }
+
+  /// y = residual + the forward's, in one pass. y may be residual, and x, then no backward is possible. The backward is
+  /// that of forward; the gradient of the residual is dy.
+  template <class Device, class X, class Residual, class Y>
+  void forward_add(const Device& device, const X& x, const Residual& residual, Y&& y) {
+    forward_of(Traits::forward_add, device, x, residual, none, y);
+  }
+
+  /// sum = x + residual, y = the forward of sum, in one pass: for residual blocks.
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void add_forward(const Device& device, const X& x, const Residual& residual, Sum&& sum, Y&& y) {
+    forward_of(Traits::add_forward, device, x, residual, sum, y);
+  }
+  /// The same with sum = x + residual_scale * residual.
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void add_forward(const Device& device, const X& x, const Residual& residual, double residual_scale, Sum&& sum,
+                   Y&& y) {
+    forward_of(Traits::add_forward, device, x, detail::Scaled<Residual>{residual, residual_scale}, sum, y);
   }
 
   /// dx is written, the gradients of the parameters are accumulated. x is the forward's. In the warmup the batch enters
   /// the averages here, so that forwards without a backward, of a validation, do not count; a batch whose means are not
-  /// finite throws StateError after the gradients are written.
+  /// finite throws StateError after the gradients are written, on a device where the averages are read.
   template <class Device, class Dy, class X, class Dx>
   void backward(const Device& device, const Dy& dy, const X& x, Dx&& dx, GradientMode mode = GradientMode::accumulate) {
     backward_of(Traits::backward, "x", device, dy, none, x, dx, mode);
   }
 
-  /// dx = (gradient through the norm) + dsum, in one pass: for residual blocks. dsum may be ek::none.
+  /// dx = (gradient through the norm) + dsum, in one pass: the gradient of the sum, hence of x, and of residual but for
+  /// its scale. dsum may be ek::none.
   template <class Device, class Dy, class Dsum, class Sum, class Dx>
   void add_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum, Dx&& dx,
                     GradientMode mode = GradientMode::accumulate) {
@@ -148,24 +174,24 @@ class TaperLayer {
   double factor() const { return factor_; }
 
   /// The averages of the two batch means.
-  const Ema& numerator() const { return numerator_; }
-  const Ema& denominator() const { return denominator_; }
-  /// Adds the means of a batch to the averages, as the backward does by itself where the data are the host's.
+  Ema numerator() const { return averages_.get()[0]; }
+  Ema denominator() const { return averages_.get()[1]; }
+  /// Adds the means of a batch to the averages, as the backward does by itself.
   void observe(double batch_numerator, double batch_denominator) {
     require_uncalibrated("observe");
-    numerator_.add(batch_numerator);
-    denominator_.add(batch_denominator);
+    averages_.add({batch_numerator, batch_denominator});
   }
 
   /// Fixes the factor from the averages and starts scale_weight from weight. The first forward after the warmup does so
   /// by itself. Throws StateError if it is fixed already, or if there is no batch to compute it from.
   void calibrate() {
     require_uncalibrated("calibrate");
-    if (denominator_.empty())
+    const auto [above, below] = averages_.get();
+    if (below.empty())
       detail::throw_state_error(function("calibrate").c_str(),
                                 "got no batches in the warmup, expected 1 or more that went forward and backward, or "
                                 "calibrate(factor)");
-    calibrate(ratio(numerator_.value(), denominator_.value()));
+    calibrate(ratio(above.value(), below.value()));
   }
   /// The same from the averages of all ranks, so that the factor is the same on each of them: before the first forward
   /// after the warmup. Each batch of each rank counts alike. One message of 5 doubles. Where it is an error on one rank,
@@ -174,7 +200,7 @@ class TaperLayer {
   void calibrate(C&& communicator) {
     const auto [above, below] = detail::averages_over_ranks<2>(function("calibrate").c_str(), communicator, [&] {
       require_uncalibrated("calibrate");
-      return std::array{numerator_.state(), denominator_.state()};
+      return std::array{numerator().state(), denominator().state()};
     });
     calibrate(ratio(above, below));
   }
@@ -185,31 +211,26 @@ class TaperLayer {
       detail::throw_state_error(function("calibrate").c_str(), "got the factor ", factor, ", expected a finite number");
     factor_ = factor;
     calibrated_ = true;
-    static_assert(
-        requires { Storage::copy(weight.value(), scale_weight.value(), Index()); },
-        "evenkeel: the storage of a tapered layer needs copy(from, to, size), by which scale_weight starts from "
-        "weight");
     Storage::copy(weight.value(), scale_weight.value(), features());
   }
 
   /// At gate 0, what the layer is: x, or x - mean, times c * scale_weight, plus bias. Throws StateError before.
   AffineMap linear_map() const {
-    static_assert(Storage::on_host,
-                  "evenkeel: linear_map() reads parameters on the host, and these lie in a device's memory");
     if (gate() > 0 || !calibrated_)
       detail::throw_state_error(function("linear_map").c_str(), "got gate ", gate(), ", expected gate 0",
                                 gate() > 0 ? "" : " and a forward at it");
     AffineMap result;
     result.centred = Traits::Variant::centres;
-    for (Index i = 0; i < features(); ++i) {
-      result.scale.push_back(factor_ * static_cast<double>(scale_weight.value()[i]));
-      if (Traits::has_bias) result.offset.push_back(static_cast<double>(bias.value()[i]));
-    }
+    for (const T c : scale_weight.host_values()) result.scale.push_back(factor_ * static_cast<double>(c));
+    for (const T b : bias.host_values()) result.offset.push_back(static_cast<double>(b));
     return result;
   }
 
   /// What a model saves beside the parameters, and the same back. Throws StateError for numbers that no run leaves.
-  TaperLayerState state() const { return {numerator_.state(), denominator_.state(), factor_, calibrated_}; }
+  TaperLayerState state() const {
+    const auto [above, below] = averages_.get();
+    return {above.state(), below.state(), factor_, calibrated_};
+  }
   void restore(const TaperLayerState& state) {
     if (!std::isfinite(state.factor) || (!state.calibrated && state.factor != 0) ||
         state.numerator.count != state.denominator.count)
@@ -217,11 +238,7 @@ class TaperLayer {
                                 int(state.calibrated), ", counts ", state.numerator.count, " and ",
                                 state.denominator.count,
                                 ", expected a finite factor, 0 where not calibrated, and equal counts");
-    Ema numerator = numerator_, denominator = denominator_;  // all or nothing
-    numerator.restore(state.numerator);
-    denominator.restore(state.denominator);
-    numerator_ = numerator;
-    denominator_ = denominator;
+    averages_.set({state.numerator, state.denominator});
     factor_ = state.factor;
     calibrated_ = state.calibrated;
   }
@@ -262,6 +279,13 @@ class TaperLayer {
     return options;
   }
 
+  auto gate_of_call() const {
+    if constexpr (requires { taper_->template numbers<A>(); })
+      return detail::GateOfMemory<A>{options_.tapered ? taper_->template numbers<A>() : nullptr};
+    else
+      return detail::GateOfHost();
+  }
+
   /// Calls f(weight, scale_weight, bias, dweight, dscale_weight, dbias), each a map or none.
   template <class F>
   void with_parameters(const F& f) {
@@ -275,23 +299,31 @@ class TaperLayer {
       f(w, c, none, dw, dc, none);
   }
 
+  template <class Device, class X, class Residual, class Sum, class Y>
+  void forward_of(const char* function, const Device& device, const X& x, const Residual& residual, Sum& sum, Y& y) {
+    const bool warmup = taper_->phase() == TaperPhase::warmup;
+    if (options_.tapered && !calibrated_ && !warmup) calibrate();
+    const bool calibrates = options_.tapered && !calibrated_;
+    with_parameters([&](const auto& w, const auto& c, const auto& b, auto...) {
+      detail::taper_norm<typename Traits::Variant>(function, device, x, residual, w, c, b, sum, y, saved,
+                                                   call_options(calibrates), gate_of_call());
+    });
+  }
   template <class Device, class Dy, class Dsum, class X, class Dx>
   void backward_of(const char* function, const char* x_name, const Device& device, const Dy& dy, const Dsum& dsum,
                    const X& x, Dx& dx, GradientMode mode) {
     with_parameters([&](const auto& w, const auto& c, const auto&, auto dw, auto dc, auto db) {
       detail::taper_norm_backward<typename Traits::Variant>(function, x_name, device, dy, dsum, x, w, c, saved, dx, dw,
-                                                            dc, db, mode);
+                                                            dc, db, mode, gate_of_call());
     });
-    if constexpr (Storage::on_host) {
-      if (!saved.taper.calibrated || calibrated_) return;
-      if (saved.rows() > 0) observe(saved.calibration_numerator(), saved.calibration_denominator());
-      saved.taper.calibrated = false;  // a batch counts once
-    }
+    if (!saved.taper.calibrated || calibrated_) return;
+    averages_.add(device, saved.calibration_terms(), saved.rows());
+    saved.taper.calibrated = false;  // a batch counts once
   }
 
-  const Taper* taper_;
+  const Gate* taper_;
   Options options_;
-  Ema numerator_, denominator_;
+  detail::RowAverages<2, Storage> averages_;  // numerator, denominator
   double factor_ = 0;
   bool calibrated_ = false;
 };
@@ -301,12 +333,12 @@ class TaperLayer {
 ///     ek::TaperRmsNorm<float> norm(width, taper);
 ///     norm.forward(device, x, y);
 ///     norm.backward(device, dy, x, dx);
-template <class T, class Storage = HostStorage>
-using TaperRmsNorm = TaperLayer<T, detail::TaperRmsLayer, Storage>;
+template <class T, class Storage = HostStorage, class Gate = Taper>
+using TaperRmsNorm = TaperLayer<T, detail::TaperRmsLayer, Storage, Gate>;
 
 /// LayerNorm that tapers to (x - mean) * c * scale_weight + bias.
-template <class T, class Storage = HostStorage>
-using TaperLayerNorm = TaperLayer<T, detail::TaperStandardizeLayer, Storage>;
+template <class T, class Storage = HostStorage, class Gate = Taper>
+using TaperLayerNorm = TaperLayer<T, detail::TaperStandardizeLayer, Storage, Gate>;
 
 }  // namespace EVENKEEL_ISA
 }  // namespace evenkeel

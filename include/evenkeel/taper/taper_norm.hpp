@@ -14,6 +14,7 @@
 /// is one pass over the data, as it is for the norm. Layers that know when to do what are in taper_layer.hpp.
 #pragma once
 
+#include "evenkeel/detail/row_averages.hpp"
 #include "evenkeel/detail/taper_pass.hpp"
 
 #include <array>
@@ -56,25 +57,24 @@ class TaperSaved : public SavedRows<A, Fields, Storage> {
     this->scratch.reserve(feature_scratch<A, 3>(device, grid.rows(), grid.length));
   }
 
-  /// The gate and the factor of the forward.
+  /// The gate and the factor of the forward; of a gate in a device's memory what the host took it for at the call.
   double gate() const { return taper.gate; }
   double factor() const { return taper.factor; }
   /// 1/r or 1/sigma of a row. A forward at gate 0 computes none and leaves the last one's.
   A rstd(Index row) const { return this->field(Fields - 2, row); }
+  /// What a forward with the option calibrate has left of the rows, in the storage's memory.
+  CalibrationTerms<A> calibration_terms() const {
+    return {this->field_values(Fields - 2), this->field_values(Fields - 1)};
+  }
 
   /// Mean over the rows of ||h * weight||^2 / r, of a forward with the option calibrate; h is x, or x - mean, and r the
   /// root that the norm divides by. 0 without rows. Throws StateError where the forward did not calibrate.
-  double calibration_numerator() const {
-    return batch_mean("calibration_numerator", [&](Index r, double square) { return square * double(rstd(r)); });
-  }
+  double calibration_numerator() const { return batch_means("calibration_numerator")[0]; }
   /// Mean over the rows of ||h * weight||^2.
-  double calibration_denominator() const {
-    return batch_mean("calibration_denominator", [](Index, double square) { return square; });
-  }
+  double calibration_denominator() const { return batch_means("calibration_denominator")[1]; }
 
  private:
-  template <class F>
-  double batch_mean(const char* function, const F& f) const {
+  std::array<double, 2> batch_means(const char* function) const {
     static_assert(
         Storage::on_host,
         "evenkeel: the calibration's rows lie in the device's memory: copy `statistics`, (fields, rows), whose "
@@ -82,12 +82,7 @@ class TaperSaved : public SavedRows<A, Fields, Storage> {
         "denominator that of n^2");
     if (!taper.calibrated || this->call.rows < 0)
       throw_state_error(function, "saved holds no calibration, expected a forward with the option calibrate");
-    double sum = 0;
-    for (Index r = 0; r < this->rows(); ++r) {
-      const auto norm = static_cast<double>(this->field(Fields - 1, r));
-      sum += f(r, norm * norm);
-    }
-    return this->rows() > 0 ? sum / static_cast<double>(this->rows()) : 0;
+    return means_of(calibration_terms(), this->rows());
   }
 };
 
@@ -125,7 +120,33 @@ template <class Device, class X, class Weight, class ScaleWeight, class Bias, cl
   requires detail::SavedOrNone<Saved, TaperRmsNormSaved, X>
 void taper_rms_norm(const Device& device, const X& x, const Weight& weight, const ScaleWeight& scale_weight,
                     const Bias& bias, Y&& y, Saved&& saved, const TaperRmsNormOptions& options = {}) {
-  detail::taper_norm<detail::RmsTaper>("taper_rms_norm", device, x, weight, scale_weight, bias, y, saved, options);
+  detail::taper_norm<detail::RmsTaper>("taper_rms_norm", device, x, none, weight, scale_weight, bias, none, y, saved,
+                                       options);
+}
+
+/// The residual sum and its TaperNorm in one pass: sum = x + residual, y = taper_rms_norm(sum). sum may be x or residual,
+/// y may not be sum. The norm sees the sum rounded to the data type, as it is stored. At gate 1 both have the bits of
+/// add_rms_norm.
+template <class Device, class X, class Residual, class Weight, class ScaleWeight, class Bias, class Sum, class Y,
+          class Saved>
+  requires detail::SavedOrNone<Saved, TaperRmsNormSaved, X>
+void add_taper_rms_norm(const Device& device, const X& x, const Residual& residual, const Weight& weight,
+                        const ScaleWeight& scale_weight, const Bias& bias, Sum&& sum, Y&& y, Saved&& saved,
+                        const TaperRmsNormOptions& options = {}) {
+  detail::taper_norm<detail::RmsTaper>("add_taper_rms_norm", device, x, residual, weight, scale_weight, bias, sum, y,
+                                       saved, options);
+}
+/// The gradients of add_taper_rms_norm: dx = (gradient through the norm) + dsum, which is the gradient of both x and
+/// residual. dsum is the gradient of sum from its later uses, or ek::none. sum is the forward's; the rest as in
+/// taper_rms_norm_backward.
+template <class Device, class Dy, class Dsum, class Sum, class Weight, class ScaleWeight, class A, class Storage,
+          class Dx, class Dweight, class Dscale, class Dbias>
+void add_taper_rms_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum,
+                                 const Weight& weight, const ScaleWeight& scale_weight,
+                                 TaperRmsNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                 Dscale&& dscale_weight, Dbias&& dbias, GradientMode mode = GradientMode::accumulate) {
+  detail::taper_norm_backward<detail::RmsTaper>("add_taper_rms_norm_backward", "sum", device, dy, dsum, sum, weight,
+                                                scale_weight, saved, dx, dweight, dscale_weight, dbias, mode);
 }
 
 /// The gradients of taper_rms_norm. The gate and the factor are constants.
@@ -152,8 +173,31 @@ template <class Device, class X, class Weight, class ScaleWeight, class Bias, cl
   requires detail::SavedOrNone<Saved, TaperLayerNormSaved, X>
 void taper_layer_norm(const Device& device, const X& x, const Weight& weight, const ScaleWeight& scale_weight,
                       const Bias& bias, Y&& y, Saved&& saved, const TaperLayerNormOptions& options = {}) {
-  detail::taper_norm<detail::StandardizeTaper>("taper_layer_norm", device, x, weight, scale_weight, bias, y, saved,
-                                               options);
+  detail::taper_norm<detail::StandardizeTaper>("taper_layer_norm", device, x, none, weight, scale_weight, bias, none, y,
+                                               saved, options);
+}
+
+/// sum = x + residual, y = taper_layer_norm(sum) in one pass: as add_taper_rms_norm.
+template <class Device, class X, class Residual, class Weight, class ScaleWeight, class Bias, class Sum, class Y,
+          class Saved>
+  requires detail::SavedOrNone<Saved, TaperLayerNormSaved, X>
+void add_taper_layer_norm(const Device& device, const X& x, const Residual& residual, const Weight& weight,
+                          const ScaleWeight& scale_weight, const Bias& bias, Sum&& sum, Y&& y, Saved&& saved,
+                          const TaperLayerNormOptions& options = {}) {
+  detail::taper_norm<detail::StandardizeTaper>("add_taper_layer_norm", device, x, residual, weight, scale_weight, bias,
+                                               sum, y, saved, options);
+}
+/// The gradients of add_taper_layer_norm: as those of add_taper_rms_norm.
+template <class Device, class Dy, class Dsum, class Sum, class Weight, class ScaleWeight, class A, class Storage,
+          class Dx, class Dweight, class Dscale, class Dbias>
+void add_taper_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsum, const Sum& sum,
+                                   const Weight& weight, const ScaleWeight& scale_weight,
+                                   TaperLayerNormSaved<A, Storage>& saved, Dx&& dx, Dweight&& dweight,
+                                   Dscale&& dscale_weight, Dbias&& dbias,
+                                   GradientMode mode = GradientMode::accumulate) {
+  detail::taper_norm_backward<detail::StandardizeTaper>("add_taper_layer_norm_backward", "sum", device, dy, dsum, sum,
+                                                        weight, scale_weight, saved, dx, dweight, dscale_weight, dbias,
+                                                        mode);
 }
 
 /// The gradients of taper_layer_norm: as those of taper_rms_norm.

@@ -28,8 +28,8 @@ LANES, CLUSTER = "lanes", "cluster"
 
 # Kernels that use local memory: the library's sine and cosine reduce large angles there.
 USES_LOCAL_MEMORY = "random_kernel<"
-# Kernels between two passes over channels: they see a few values of each channel.
-COMPUTES_IN_DOUBLE = "channel_gradient_kernel<"
+# Kernels between two passes over channels, and behind one over rows: they see a few values of each channel or row.
+COMPUTES_IN_DOUBLE = ("channel_gradient_kernel<", "row_means_kernel<")
 
 BYTES = {"double": 8, "float": 4, "__nv_bfloat16": 2, "__half": 2}
 
@@ -53,8 +53,8 @@ MATHS = {
 }
 
 
-# Maths that wrap one of these and read less or other things than it.
-NOT_COUNTED = ("Partial", "Masked")
+# Maths that wrap one of these and read or sum less or other things than it.
+NOT_COUNTED = re.compile(r"\b(Partial|Masked|RmsCalibration|StandardizeCalibration|Anchor|TaperBackward<RmsBackward)")
 
 
 def template_arguments(name):
@@ -136,9 +136,9 @@ def parse_row_kernel(name):
     math, inputs, parameters, outputs, known, _ = template_arguments(pass_name)
     accumulator = "double" if "<double" in math else "float"
     wrapped = next((m for m in MATHS if re.search(rf"\b{m}<", math)), math.split("<")[0])
-    if math.startswith(NOT_COUNTED):
+    if NOT_COUNTED.search(math):
         wrapped = math.split("<")[0]
-    terms = re.search(r"ParameterTerms<(true|false), (true|false)>", math)
+    terms = re.search(r"TaperTerms<([^>]*)>", math) or re.search(r"ParameterTerms<([^>]*)>", math)
     element = lambda list_name: [b for b in map(scalar_of, template_arguments(list_name)) if b]
     return RowKernel(
         scope=SCOPES[int(scope.split(")")[-1])],
@@ -151,6 +151,6 @@ def parse_row_kernel(name):
         inputs=element(inputs),
         parameters=element(parameters),
         outputs=element(outputs),
-        sums_over_rows=[terms[1], terms[2]].count("true") if terms else 0,
+        sums_over_rows=terms[1].count("true") if terms else 0,
         known=known,
     )

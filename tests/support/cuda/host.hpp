@@ -35,6 +35,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorInvalidClusterSize = 912
 };
 enum cudaMemcpyKind {
@@ -210,6 +211,28 @@ inline void run_grid(const Grid& grid, const std::function<void()>& kernel) {
     if (!fault.empty()) throw KernelFault(fault);
 }
 
+// A graph: the launches of a captured function, with the arguments that they had then.
+class Graph {
+ public:
+  template <class F>
+  explicit Graph(const F& f) {
+    capturing() = &launches_;
+    f();
+    capturing() = nullptr;
+  }
+  void launch() const {
+    for (const auto& run : launches_) run();
+  }
+  std::size_t size() const { return launches_.size(); }
+  static std::vector<std::function<void()>>*& capturing() {
+    static thread_local std::vector<std::function<void()>>* launches = nullptr;
+    return launches;
+  }
+
+ private:
+  std::vector<std::function<void()>> launches_;
+};
+
 }  // namespace emulator
 
 // Runs the grid before it returns. Throws emulator::KernelFault where the kernel does what no kernel may.
@@ -226,8 +249,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     ++emulator::record().kernels[name];
   }
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  emulator::run_grid({config->gridDim.x, config->blockDim.x, emulator::cluster_size(*config), config->dynamicSmemBytes},
-                     [&] { std::apply(kernel, values); });
+  const emulator::Grid grid{config->gridDim.x, config->blockDim.x, emulator::cluster_size(*config),
+                            config->dynamicSmemBytes};
+  if (auto* const graph = emulator::Graph::capturing())
+    graph->push_back([=] { emulator::run_grid(grid, [&] { std::apply(kernel, values); }); });
+  else
+    emulator::run_grid(grid, [&] { std::apply(kernel, values); });
   return cudaSuccess;
 }
 
@@ -254,6 +281,8 @@ inline const char* cudaGetErrorString(cudaError_t status) {
       return "out of memory";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
     case cudaErrorInvalidClusterSize:
       return "cluster misconfiguration";
   }
@@ -317,6 +346,12 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
 inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t = {}) {
   emulator::count_call("cudaMemsetAsync");
   if (bytes != 0) std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceSynchronize() {
+  emulator::count_call("cudaDeviceSynchronize");
+  if (emulator::Graph::capturing() != nullptr) return emulator::remember(cudaErrorStreamCaptureUnsupported);
   return cudaSuccess;
 }
 
