@@ -10,5 +10,6 @@
 #include "evenkeel/detail/channel_pass_cuda.cuh"
 #include "evenkeel/detail/channel_ranks_cuda.cuh"
 #include "evenkeel/detail/row_pass_cuda.cuh"
+#include "evenkeel/detail/weight_pass_cuda.cuh"
 #include "evenkeel/evenkeel.hpp"
 #include "evenkeel/init/cuda_random.cuh"
