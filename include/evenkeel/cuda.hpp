@@ -12,6 +12,7 @@
 #include "evenkeel/detail/row_means_cuda.cuh"
 #include "evenkeel/detail/row_pass_cuda.cuh"
 #include "evenkeel/detail/taper_gate_cuda.cuh"
+#include "evenkeel/detail/weight_pass_cuda.cuh"
 #include "evenkeel/evenkeel.hpp"
 #include "evenkeel/init/cuda_random.cuh"
 #include "evenkeel/taper/cuda_taper.cuh"

@@ -184,8 +184,14 @@ struct CudaStorage {
   template <class T>
   static void fill(T* data, Index size, T value) {
     const std::vector<T> values(static_cast<std::size_t>(size), value);
-    detail::check_cuda(cudaMemcpyAsync(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, nullptr),
-                       "CudaStorage", "cudaMemcpyAsync");
+    upload(values.data(), data, size);
+  }
+  /// From the host's memory. Waits for the device.
+  template <class T>
+  static void upload(const T* from, T* to, Index size) {
+    detail::check_cuda(
+        cudaMemcpyAsync(to, from, static_cast<std::size_t>(size) * sizeof(T), cudaMemcpyHostToDevice, nullptr),
+        "CudaStorage", "cudaMemcpyAsync");
     detail::check_cuda(cudaStreamSynchronize(nullptr), "CudaStorage", "cudaStreamSynchronize");
   }
 

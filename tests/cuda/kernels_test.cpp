@@ -11,7 +11,8 @@ using Names = std::set<std::string>;
 
 TEST_CASE("kernels: all of row_kernels.cuh run", "[cuda]") {
   use_order(Order::random);
-  for (const Placement& place : {packed(5, 96), packed(5, 768), packed(1, 8200), column_major(5, 96)}) {
+  for (const Placement& place :
+       {packed(5, 96), packed(5, 768), packed(1, 8200), column_major(5, 96), column_major(40, 96)}) {
     check_case<PartialRmsNorm, float, float>(place);
     check_case<Dyt, float, float>(place);
   }

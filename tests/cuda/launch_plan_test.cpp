@@ -172,6 +172,26 @@ TEST_CASE("plan: strided rows stream", "[cuda]") {
     }
 }
 
+TEST_CASE("plan: neighbouring strided rows lie across the lanes", "[cuda]") {
+  for (const PassKind& kind : kinds)
+    for (const CudaFacts& facts : devices)
+      for (const Index rows : {1, 32, 33, 100000}) {
+        RowProblem p = problem(kind, rows, 768, 1, true);
+        p.touching = true;
+        const RowPlan plan = plan_rows(p, facts);
+        INFO(text(plan));
+        CHECK(plan.scope == RowScope::across);
+        CHECK(plan.threads == across_bound);
+        CHECK(plan.rows_per_block() * plan.lanes == across_bound);
+        const Index tiles = (rows + 31) / 32;
+        CHECK(plan.parts == (kind.sums > 0 ? plan.blocks : 0));
+        CHECK(plan.parts <= most_parts(rows, 768, facts));
+        CHECK((kind.sums > 0 ? plan.blocks <= tiles : plan.blocks == tiles));
+        p.strided = false;
+        CHECK(plan_rows(p, facts).scope != RowScope::across);
+      }
+}
+
 TEST_CASE("plan: longer rows go from lanes to a block to a cluster to a stream", "[cuda]") {
   for (const PassKind& kind : kinds) {
     INFO(kind.name);

@@ -164,6 +164,22 @@ void check_in_place(const Placement& place, const ek::CudaFacts& facts = small) 
   CHECK(same_bits(t.x.values(), apart[0].values));
 }
 
+// Strided rows that are neighbours: fewer than a tile of 32 has, more, and such as lie in several samples; at places that
+// are not aligned, and on a device with fewer blocks than tiles.
+template <class Norm, class T, class W>
+void check_across(const std::vector<Index>& lengths, Index rows) {
+  std::size_t turn = 0;
+  for (const Index length : lengths)
+    for (const Placement& at : {column_major(8, length), column_major(rows, length), channels(3, length, 11)}) {
+      if (length > 8000 && at.rows() > 8) continue;
+      Placement place = at;
+      place.offset = Index(turn % 3);
+      use_order(orders[turn++ % orders.size()]);
+      check_case<Norm, T, W>(place, {}, {1, 232448, 90});
+      if (length < 500) check_in_place<Norm, T, W>(place);
+    }
+}
+
 // Every width, each in another order, packed and at one other place in turn. With one place a width, types but float
 // take every second width.
 template <class Norm, class T, class W>
@@ -190,7 +206,8 @@ template <class Norm, class T, class W>
 void compare_with_cpu() {
   use_order(Order::random);
   for (const Index length : {1, 7, 200, 1027, 4096}) {
-    for (const Placement& place : {packed(6, length), column_major(6, length)}) {
+    for (const Placement& place : {packed(6, length), column_major(6, length), column_major(40, length)}) {
+      if (place.rows() > 6 && length > 1100) continue;
       const RowData data = data_for<Norm, T, W>(place);
       INFO((describe<Norm, T, W>(place, data)));
       RowTensors<T, W> t(data, place);

@@ -6,6 +6,11 @@ TEMPLATE_LIST_TEST_CASE("rms_norm equals its formula at every width", "[cuda]", 
   check_widths<RmsNorm, typename TestType::T, typename TestType::W>(2);
 }
 
+TEST_CASE("rms_norm of rows that lie across", "[cuda]") {
+  check_across<RmsNorm, float, float>({1, 7, 33, 96, 1000, 8200}, 70);
+  check_across<RmsNorm, Eigen::bfloat16, Eigen::bfloat16>({7, 8200}, 70);
+}
+
 TEST_CASE("rms_norm gives what the CPU gives", "[cuda]") { check_against_cpu<RmsNorm, float, float>(); }
 
 TEST_CASE("rms_norm gives the same bits in every order", "[cuda]") { check_bits<RmsNorm, float, float>(); }

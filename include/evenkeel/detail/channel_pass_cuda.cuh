@@ -18,8 +18,8 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 template <class T>
 constexpr int scalar_bytes<DeviceCells<T>> = sizeof(T);
 
-/// The layout of a pass, and the elements that one access may take of every tensor: `full`, 2 or 1. They divide the
-/// positions of a run, or the channels, each stride that is used, and each address.
+/// The layout of a pass, and the elements that one access may take of every tensor: `full`, `narrower` or 1. They divide
+/// the positions of a run, or the channels, each stride that is used, and each address.
 template <class Pass>
 class ChannelAccess;
 
@@ -30,6 +30,9 @@ class ChannelAccess<DeviceChannelPass<Math, List<X...>, List<P...>, List<Y...>>>
 
  public:
   static constexpr int full = 16 / std::max({1, scalar_bytes<X>..., scalar_bytes<Y>...});
+  /// The next narrower access. Maths in double on narrower data are those of weights, which are few and mostly aligned:
+  /// pairs would add half as many kernels again.
+  static constexpr int narrower = full > 2 && !std::is_same_v<typename Math::Scalar, double> ? 2 : 1;
 
   explicit ChannelAccess(const Pass& pass) : pass_(pass) {
     const DeviceChannelGrid& grid = pass.grid;
@@ -38,7 +41,7 @@ class ChannelAccess<DeviceChannelPass<Math, List<X...>, List<P...>, List<Y...>>>
     const bool across = all([](const auto& cells) { return cells.channel_stride == 1 || cells.channel_stride == 0; });
     layout = grid.channels > 1 && across && !runs ? ChannelLayout::across : ChannelLayout::along;
     if (layout == ChannelLayout::along && !runs) return;
-    vector = fits(full) ? full : full > 2 && fits(2) ? 2 : 1;
+    vector = fits(full) ? full : narrower > 1 && fits(narrower) ? narrower : 1;
   }
 
   ChannelLayout layout;
@@ -142,7 +145,8 @@ auto grouped(const ChannelPass<Math, std::tuple<X...>, std::tuple<>, std::tuple<
 template <bool writes, class Pass, ChannelLayout Layout, int V>
 void launch_channels(cudaStream_t stream, const Pass& pass, const ChannelPlan& plan) {
   if constexpr (V > 1)
-    if (plan.vector < V) return launch_channels<writes, Pass, Layout, (V > 2 ? 2 : 1)>(stream, pass, plan);
+    if (plan.vector < V)
+      return launch_channels<writes, Pass, Layout, (V > 2 ? ChannelAccess<Pass>::narrower : 1)>(stream, pass, plan);
   LaunchShape shape;
   shape.grid = static_cast<unsigned>(plan.blocks);
   shape.block = channel_threads;

@@ -6,6 +6,8 @@
 ///     block     one block of up to 256, 512 or 1024 threads                   up to 32,768
 ///     cluster   2 to 8 blocks that read each other's shared memory (sm_90)    up to 65,536
 ///     stream    one block that reads the row again for each step              any length, any stride
+///     across    a lane of each of the 8 warps of a block, its neighbours      any length, where elements lie apart and
+///               those of neighbouring lanes                                   rows are neighbours
 ///
 /// In the first three a thread keeps its part of the row in registers, `packs` accesses of `vector` elements, and the
 /// row is read once. What a thread can keep without spilling bounds the lengths.
@@ -29,17 +31,18 @@ struct CudaFacts {
 
 namespace detail {
 
-enum class RowScope { lanes, block, cluster, stream };
+enum class RowScope { lanes, block, cluster, stream, across };
 
 /// What a plan depends on beside the device.
 struct RowProblem {
   Index rows = 0, length = 0;
-  int vector = 1;        // elements that one access may have: `full`, 2 or 1
-  int full = 4;          // the same for aligned data
-  int held = 4;          // bytes that a thread keeps for each element: inputs, and its sums over rows
-  int sums = 0;          // sums over the rows, one per feature
-  int sum_bytes = 4;     // of one of them
-  bool strided = false;  // elements of a row are not neighbours
+  int vector = 1;         // elements that one access may have: `full`, 2 or 1
+  int full = 4;           // the same for aligned data
+  int held = 4;           // bytes that a thread keeps for each element: inputs, and its sums over rows
+  int sums = 0;           // sums over the rows, one per feature
+  int sum_bytes = 4;      // of one of them
+  bool strided = false;   // elements of a row are not neighbours
+  bool touching = false;  // but those of enough rows are
 };
 
 struct RowPlan {
@@ -57,7 +60,7 @@ struct RowPlan {
   int rows_per_block() const { return threads / lanes; }
 };
 
-inline constexpr int lane_bound = 128, stream_bound = 256, feature_bound = 128;
+inline constexpr int lane_bound = 128, stream_bound = 256, feature_bound = 128, across_bound = 256;
 
 /// Bytes that each thread can keep beside what it computes with, when `bound` threads share 65,536 registers.
 constexpr int held_budget(int bound) { return bound <= 256 ? 384 : bound == 512 ? 192 : 96; }
@@ -117,7 +120,19 @@ inline Index most_parts(Index rows, Index length, const CudaFacts& facts) {
   return std::min(rows, std::max<Index>(64, persistent_blocks(facts, may_be_lanes ? lane_bound : 256, 0)));
 }
 
+/// Where neighbours in memory belong to neighbouring rows.
+inline RowPlan plan_across(const RowProblem& p, const CudaFacts& facts) {
+  RowPlan plan;
+  plan.scope = RowScope::across;
+  plan.lanes = 32;
+  const Index tiles = quotient_up(p.rows, plan.lanes);
+  plan.blocks = std::min<Index>(tiles, 2147483647);  // the kernel loops over the rest
+  if (p.sums > 0) plan.blocks = plan.parts = std::min(tiles, persistent_blocks(facts, across_bound, 0));
+  return plan;
+}
+
 inline RowPlan plan_rows(const RowProblem& p, const CudaFacts& facts) {
+  if (p.strided && p.touching) return plan_across(p, facts);
   RowPlan plan;
   const Index accesses = p.length / p.vector;
   const auto packs_for = [&](int bound) { return most_packs(bound, p.vector, p.full, p.held); };
@@ -174,7 +189,7 @@ inline RowPlan plan_rows(const RowProblem& p, const CudaFacts& facts) {
 
 /// "block: 256 threads x 4 packs x 8 elements, 1000 blocks".
 inline std::string text(const RowPlan& plan) {
-  static constexpr const char* names[] = {"lanes", "block", "cluster", "stream"};
+  static constexpr const char* names[] = {"lanes", "block", "cluster", "stream", "across"};
   std::string s = names[static_cast<int>(plan.scope)];
   const auto add = [&](const char* name, Index value) {
     s += name;

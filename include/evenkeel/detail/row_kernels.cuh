@@ -264,6 +264,112 @@ __global__ void __launch_bounds__(stream_bound) row_stream_kernel(Pass pass) {
   }
 }
 
+/// The sum over a warp of each of four values: of number lane / 8 in each lane. Six shuffles, not twenty: a lane passes on
+/// the values that it need not add up.
+template <class A>
+EVENKEEL_DEVICE A sum_of_four(const A (&values)[4], int lane) {
+  const bool upper = (lane & 16) != 0, odd = (lane & 8) != 0;
+  const A first = upper ? values[0] : values[2], second = upper ? values[1] : values[3];
+  const A low = (upper ? values[2] : values[0]) + __shfl_xor_sync(0xffffffffu, first, 16);
+  const A high = (upper ? values[3] : values[1]) + __shfl_xor_sync(0xffffffffu, second, 16);
+  A sum = (odd ? high : low) + __shfl_xor_sync(0xffffffffu, odd ? low : high, 8);
+  for (int offset = 4; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+  return sum;
+}
+
+/// Rows whose elements lie apart but which are neighbours: a block has 32 of them, one for each lane, and its warps take
+/// turns with the elements, so that lanes read neighbours. Sums over the rows leave each warp element by element; a block
+/// adds them up over its rows in its own part of pass.sums.
+template <class Pass>
+__global__ void __launch_bounds__(across_bound, 2) row_across_kernel(Pass pass) {
+  using Steps = RowSteps<Pass>;
+  using Math = decltype(pass.math);
+  using A = typename Steps::A;
+  constexpr int warps = across_bound / 32, count = Math::sums, terms_count = Math::feature_sums, in_flight = 4;
+  EVENKEEL_SHARED(A, partial, count == 0 ? 1 : count * across_bound);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const std::int64_t length = pass.grid.length, rows = pass.grid.rows;
+  A* const own_sums = pass.sums + static_cast<std::int64_t>(blockIdx.x) * terms_count * pass.pitch;
+  for (std::int64_t tile = blockIdx.x; tile * 32 < rows; tile += gridDim.x) {
+    // Lanes past the last row repeat it and leave nothing.
+    const bool active = tile * 32 + lane < rows;
+    const std::int64_t r = active ? tile * 32 + lane : rows - 1;
+    const RowPlace place = pass.grid.place(r);
+    const auto from = Steps::input_row(pass, place);
+    typename Steps::Start start = Steps::template start_of_row<1>(pass, from, r);
+    typename Steps::Row row;
+    bool starts_over = false;
+#pragma unroll 1
+    do {
+      typename Steps::Sums sums, recent;
+      each<count>([&](auto k) { sums[k] = A(0), recent[k] = A(0); });
+      int since_flush = 0;
+      if constexpr (count > 0 || terms_count > 0)
+        for (std::int64_t first = warp; first < length; first += in_flight * warps) {
+          typename Steps::template InputChunks<1> x[in_flight];
+#pragma unroll
+          for (int l = 0; l < in_flight; ++l)
+            if (first + l * warps < length) x[l] = Steps::template load_inputs<1, true>(pass, from, first + l * warps);
+          typename Steps::Terms terms[in_flight];
+#pragma unroll
+          for (int l = 0; l < in_flight; ++l) {
+            each<terms_count>([&](auto k) { terms[l][k] = A(0); });
+            const std::int64_t i = first + l * warps;
+            if (i < length)
+              Steps::accumulate(pass, recent, terms[l], start, x[l], Steps::template load_parameters<1>(pass, i), 0);
+          }
+          // Lanes 0, 8, 16 and 24 have the sums of the four elements.
+          each<terms_count>([&](auto k) {
+            A four[in_flight];
+#pragma unroll
+            for (int l = 0; l < in_flight; ++l) four[l] = active ? terms[l][k] : A(0);
+            const A sum = sum_of_four(four, lane);
+            const std::int64_t i = first + lane / 8 * warps;
+            if (lane % 8 != 0 || i >= length) return;
+            A& to = own_sums[k * pass.pitch + i];
+            to = tile == blockIdx.x ? sum : to + sum;
+          });
+          if (++since_flush == 16) {  // longer chains of additions lose digits
+            each<count>([&](auto k) { sums[k] += recent[k], recent[k] = A(0); });
+            since_flush = 0;
+          }
+        }
+      if constexpr (count > 0) {
+        each<count>([&](auto k) { sums[k] += recent[k]; });
+        __syncthreads();  // before what the last sum left is overwritten
+        each<count>([&](auto k) { partial[(k * warps + warp) * 32 + lane] = sums[k]; });
+        __syncthreads();
+        each<count>([&](auto k) {
+          sums[k] = partial[k * across_bound + lane];
+          for (int w = 1; w < warps; ++w) sums[k] += partial[(k * warps + w) * 32 + lane];
+        });
+      }
+      row = pass.math.finish(sums, start);
+      // All warps have the same rows and so the same answer.
+      if constexpr (Steps::restarts) {
+        static_assert(terms_count == 0, "terms would be counted twice");
+        starts_over = !starts_over && Steps::template may_restart<true>(pass, start, row);
+      }
+    } while (starts_over);
+    if (active && warp == 0) Steps::keep(pass, row, r);
+    if constexpr (count == 0 && !std::is_empty_v<typename Steps::Start>)
+      __syncthreads();  // before the rows' first elements are overwritten
+    const auto to = Steps::output_row(pass, place);
+    if (active)
+      for (std::int64_t first = warp; first < length; first += in_flight * warps) {
+        typename Steps::template InputChunks<1> x[in_flight];
+#pragma unroll
+        for (int l = 0; l < in_flight; ++l)
+          if (first + l * warps < length) x[l] = Steps::template load_inputs<1, true>(pass, from, first + l * warps);
+#pragma unroll
+        for (int l = 0; l < in_flight; ++l)
+          if (first + l * warps < length)
+            Steps::template write<1, true>(pass, row, to, first + l * warps, x[l],
+                                           Steps::template load_parameters<1>(pass, first + l * warps));
+      }
+  }
+}
+
 /// The sums over rows of a pass whose rows stream: a thread has one feature, a block a part of the rows. Runs before
 /// row_stream_kernel, whose outputs may be its inputs.
 template <class Pass>

@@ -2,6 +2,7 @@
 /// the number of threads.
 #pragma once
 
+#include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/kernels_cpu.hpp"
 #include "evenkeel/detail/parallel_cpu.hpp"
 #include "evenkeel/detail/row_math.hpp"

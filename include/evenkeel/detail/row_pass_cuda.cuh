@@ -115,6 +115,30 @@ bool is_strided(const Pass& pass) {
   return strided && pass.grid.length > 1;
 }
 
+template <class T>
+bool touches(const DeviceRows<T>& rows) {
+  return rows.stride[2] == 1;
+}
+template <class T>
+bool touches(const DeviceMaskRows<T>&) {
+  return true;
+}
+template <class T>
+bool touches(const OneValue<T>&) {
+  return true;
+}
+inline bool touches(None) { return true; }
+
+/// Whether enough rows are neighbours in every tensor, for lanes that lie along them. A mask's rows lie as they do.
+template <class Pass>
+bool is_touching(const Pass& pass) {
+  bool touching = pass.grid.extent[2] >= 8;
+  const auto check = [&](const auto& rows) { touching = touching && touches(rows); };
+  for_each(pass.inputs, check);
+  for_each(pass.outputs, check);
+  return touching;
+}
+
 /// Launches the kernel that the plan names.
 template <class Pass>
 class RowLaunch {
@@ -126,6 +150,7 @@ class RowLaunch {
 
   void run() const {
     if (plan_.scope == RowScope::stream) return stream();
+    if (plan_.scope == RowScope::across) return launch(&row_across_kernel<Pass>, shape(), stream_, pass_);
     with_vector<Traits::full>();
   }
 
@@ -236,6 +261,7 @@ RowPlan plan_of(const Pass& pass, const CudaFacts& facts) {
   problem.sums = Math::feature_sums;
   problem.sum_bytes = sizeof(typename Math::Scalar);
   problem.strided = is_strided(pass);
+  problem.touching = is_touching(pass);
   problem.vector = problem.strided ? 1 : vector_of(pass, Traits::full);
   return plan_rows(problem, facts);
 }

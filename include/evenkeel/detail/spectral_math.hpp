@@ -4,6 +4,10 @@
 
 #include "evenkeel/detail/values.hpp"
 #include "evenkeel/detail/vocabulary.hpp"
+#include "evenkeel/detail/weight_math.hpp"
+
+#include <cstdint>
+#include <limits>
 
 namespace evenkeel::detail {
 
@@ -40,14 +44,14 @@ struct SpectralWrite {
   template <class V>
   struct Start {};
   template <class V>
-  struct Row {};
-
-  double sigma, gain;
+  struct Row {
+    V sigma, gain;
+  };
 
   EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void write(Values<V, 1>& w_hat, const Row<S>&, const V& w, None) const {
-    const V normalized = w / sigma;
-    w_hat[0] = normalized * gain;
+  EVENKEEL_HD void write(Values<V, 1>& w_hat, const Row<S>& row, const V& w, None) const {
+    const V normalized = w / row.sigma;
+    w_hat[0] = normalized * row.gain;
   }
 };
 
@@ -56,23 +60,24 @@ struct SpectralGradientSums {
   using Scalar = double;
   static constexpr int sums = 1, feature_sums = 0, outputs = 0;
   template <class V>
-  struct Known {};
+  struct Known {
+    V sigma;
+  };
   template <class V>
-  struct Start {};
+  using Start = Known<V>;
   template <class V>
   struct Row {
     V sum;
   };
 
-  double sigma;
-
   EVENKEEL_MATH template <class S, class... Rest>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S&, const Rest&...) const {
-    return {};
+  EVENKEEL_HD Start<S> start(const Known<S>& known, const S&, const Rest&...) const {
+    return known;
   }
   EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>&, const V& dw_hat, const V& w) const {
-    const V normalized = w / sigma;
+  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& dw_hat,
+                              const V& w) const {
+    const V normalized = w / start.sigma;
     s[0] += dw_hat * normalized;
   }
   EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>&) const { return {s[0]}; }
@@ -88,16 +93,46 @@ struct SpectralGradientWrite {
   struct Start {};
   template <class V>
   struct Row {
-    V pull;
+    V pull, sigma, gain;
   };
-
-  double sigma, gain;
 
   EVENKEEL_MATH template <class V, class S>
   EVENKEEL_HD void write(Values<V, 1>& dw, const Row<S>& row, const V& dw_hat, const V& v, None) const {
     const V tangent = dw_hat - v * row.pull;
-    const V scaled = tangent / sigma;
-    dw[0] = scaled * gain;
+    const V scaled = tangent / row.sigma;
+    dw[0] = scaled * row.gain;
+  }
+};
+
+/// to = a * b.
+struct ProductOfValues {
+  const double *a, *b;
+  double* to;
+  EVENKEEL_HD void operator()(std::int64_t i) const { to[i] = a[i] * b[i]; }
+};
+
+/// pull = total * u for each row.
+struct SpectralPull {
+  const double *total, *u;
+  double* pull;
+  EVENKEEL_HD void operator()(std::int64_t row) const { pull[row] = *total * u[row]; }
+};
+
+/// What the passes divide by and multiply with, (sigma | gain, rows): gamma is a pointer or none. Where sigma is zero all
+/// is.
+template <class G>
+struct SpectralFactors {
+  const double* sigma;
+  G gamma;
+  double* factors;
+  std::int64_t rows;
+  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t row) const {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    factors[row] = *sigma == 0 ? infinity : *sigma;
+    if constexpr (is_none_v<G>)
+      factors[rows + row] = 1;
+    else
+      factors[rows + row] = widened(*gamma);
   }
 };
 

@@ -14,6 +14,19 @@ namespace evenkeel::detail::inline EVENKEEL_ISA {
 template <class X>
 concept WeightTensor = EigenTensor<X> || EigenDense<X>;
 
+/// f(data) sets `size` values in the host's memory; where the storage is a device's, they go to `values` afterwards.
+template <class Storage, class T, class F>
+void set_on_host(T* values, Index size, const F& f) {
+  if constexpr (Storage::on_host) {
+    f(values);
+  } else {
+    HostBuffer<T> staged;
+    staged.reserve(size);
+    f(staged.data());
+    Storage::upload(staged.data(), values, size);
+  }
+}
+
 /// T is the scalar; the values lie without gaps in the storage order of the tensor that the weight was built from.
 template <class T, class Storage>
 class StoredWeight {
@@ -46,17 +59,23 @@ class StoredWeight {
     return view_as(view, data_of(x));
   }
 
-  /// Copies the values of a tensor of the weight's shape.
-  template <class Device, WeightTensor X>
-  void assign(const char* function, const Device& device, const X& x) {
-    WeightArguments arguments(function);
-    const auto from = arguments.reference("weight", like(function, "weight", x), {});
-    auto view = values();
-    const auto to = arguments.output("values", view);
-    channel_write(
-        device,
-        RowPass{WeightCopy{}, arguments.grid(), std::tuple(from), std::tuple(none), std::tuple(to), nothing_known},
-        arguments.bytes(from));
+  /// f(view) sets the values in the host's memory; where the storage is a device's, they go there afterwards.
+  template <class F>
+  void set_on_host(const F& f) {
+    detail::set_on_host<Storage>(parameter.value(), parameter.size(), [&](T* data) { f(view_as(geometry_, data)); });
+  }
+  /// Copies the values of a tensor of the weight's shape, in the host's memory.
+  template <WeightTensor X>
+  void assign(const char* function, const X& x) {
+    set_on_host([&](auto view) {
+      WeightArguments arguments(function);
+      const auto from = arguments.reference("weight", like(function, "weight", x), {});
+      const auto to = arguments.output("values", view);
+      channel_write(
+          serial,
+          RowPass{WeightCopy{}, arguments.grid(), std::tuple(from), std::tuple(none), std::tuple(to), nothing_known},
+          arguments.bytes(from));
+    });
   }
 
  private:

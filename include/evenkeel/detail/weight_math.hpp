@@ -1,11 +1,49 @@
-/// What the math of weight norms shares: a scale that keeps squares in range, an output that is added to, a copy. No
+/// What the math of weight norms shares: a scale that keeps squares in range, an output that is added to, copies. No
 /// Eigen, no CUDA header.
 #pragma once
 
 #include "evenkeel/detail/values.hpp"
 #include "evenkeel/none.hpp"
 
+#include <cstdint>
+#include <type_traits>
+
 namespace evenkeel::detail {
+
+/// A scalar of any type as a double, and back: 16 bits go by way of float.
+EVENKEEL_MATH template <class T>
+EVENKEEL_HD double widened(const T& x) {
+  if constexpr (std::is_same_v<T, double>)
+    return x;
+  else
+    return static_cast<double>(static_cast<float>(x));
+}
+EVENKEEL_MATH template <class T>
+EVENKEEL_HD T narrowed(double x) {
+  if constexpr (std::is_same_v<T, double>)
+    return x;
+  else
+    return static_cast<T>(static_cast<float>(x));
+}
+
+/// What follows the values of each unit, where nothing does.
+struct NothingBetween {
+  EVENKEEL_HD void operator()(std::int64_t) const {}
+};
+
+/// Copies values to doubles, or doubles to values, one by one.
+template <class T>
+struct CopyToDouble {
+  const T* from;
+  double* to;
+  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t i) const { to[i] = widened(from[i]); }
+};
+template <class T>
+struct CopyFromDouble {
+  const double* from;
+  T* to;
+  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t i) const { to[i] = narrowed<T>(from[i]); }
+};
 
 /// The power of two for a second pass over numbers whose squares, summed as they are, gave `squares`: 1 where nothing
 /// was lost. Only doubles need another one. With 2^600 the least of them, and with 2^-600 the largest, have squares

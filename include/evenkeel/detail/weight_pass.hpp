@@ -7,7 +7,10 @@
 
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/channel_pass_cpu.hpp"
+#include "evenkeel/detail/for_each_value.hpp"
+#include "evenkeel/detail/row_pass_cpu.hpp"
 #include "evenkeel/detail/weight_math.hpp"
+#include "evenkeel/storage.hpp"
 
 #include <array>
 #include <cstdint>
@@ -140,15 +143,57 @@ void write_gradient(const Device& device, const Math& math, const RowGrid& grid,
                      [&](const auto& pass) { channel_write(device, pass, bytes); });
 }
 
-/// The values of each unit, between(first, last) for units first..last-1, and then their outputs while their weights are in
-/// the cache.
-template <class Device, class SumPass, class Between, class WritePass>
-void unit_passes(const Device& device, const SumPass& sums, const Between& between, const WritePass& write,
-                 double bytes) {
-  channel_passes(
-      device, over_channels(sums), [&](Index, Index first, Index last) { between(first, last); }, over_channels(write),
-      1, bytes);
+/// Values of scratch for the sums of a pass over these cells.
+template <class Device>
+  requires(!StreamDevice<Device>)
+Index unit_room(const Device&, const ChannelGrid&) { return 0; }
+template <class Device>
+Index unit_room(const Device& device, const RowGrid& grid) {
+  return unit_room(device, channel_grid(grid, SampleLevel::none));
 }
+
+/// The values of each unit, from its sums, to pass.kept, and then between(unit). `scratch` holds unit_room() values.
+template <class Device, class M, class I, class P, class O, class Known, class Kept, class Between = NothingBetween>
+  requires(!StreamDevice<Device>)
+void unit_sums(const Device& device, const ChannelPass<M, I, P, O, Known, Kept>& pass, double*, double bytes,
+               const Between& between = {}) {
+  channel_sums(device, pass, bytes);
+  for_each_value(device, pass.grid.cells(), between);
+}
+template <class Device, class M, class I, class P, class O, class Known, class Kept, class Between = NothingBetween>
+void unit_sums(const Device& device, const RowPass<M, I, P, O, Known, Kept>& pass, double* scratch, double bytes,
+               const Between& between = {}) {
+  unit_sums(device, over_channels(pass), scratch, bytes, between);
+}
+
+/// The values of each unit, between(unit), and its outputs while its weights are in the cache.
+template <class Device, class SumPass, class Between, class WritePass>
+void unit_passes(const Device& device, const SumPass& sums, double* scratch, const Between& between,
+                 const WritePass& write, double bytes) {
+  if constexpr (StreamDevice<Device>) {
+    unit_sums(device, sums, scratch, bytes, between);
+    channel_write(device, write, bytes);
+  } else {
+    channel_passes(
+        device, over_channels(sums),
+        [&](Index, Index first, Index last) {
+          for (Index unit = first; unit < last; ++unit) between(unit);
+        },
+        over_channels(write), 1, bytes);
+  }
+}
+
+/// Memory of the device for one call that is for setting up, and what it holds, for the host to read.
+template <class Device>
+  requires(!StreamDevice<Device>)
+HostBuffer<double> scratch_of(const Device&, Index size) {
+  HostBuffer<double> buffer;
+  buffer.reserve(size);
+  return buffer;
+}
+template <class Device>
+  requires(!StreamDevice<Device>)
+const double* host_values(const Device&, const double* values, Index, HostBuffer<double>&) { return values; }
 
 /// A gradient that is added to must not be the gradient that it is computed from.
 template <class T, class U>

@@ -8,6 +8,7 @@
 #include "evenkeel/detail/weight_math.hpp"
 
 #include <cmath>
+#include <cstdint>
 
 namespace evenkeel::detail {
 
@@ -108,6 +109,27 @@ struct UnitSpreadMath {
   }
 };
 
+/// What the spread pass left, (rest | rstd | slope, units) from field 4 on, as the write pass knows it: fields 2 and 3.
+struct SpreadToKnown {
+  double* values;
+  std::int64_t units;
+  EVENKEEL_HD void operator()(std::int64_t u) const {
+    values[2 * units + u] = values[4 * units + u];
+    values[3 * units + u] = values[5 * units + u];
+  }
+};
+
+/// The sums (dy | dy_xhat, units) from field 7 on as the means (mean_dy | pull, units), fields 4 and 5; slope is field 6.
+struct StandardizedMeans {
+  double* values;
+  std::int64_t units;
+  double n;
+  EVENKEEL_HD void operator()(std::int64_t u) const {
+    values[4 * units + u] = values[7 * units + u] / n;
+    values[5 * units + u] = values[6 * units + u] * (values[8 * units + u] / n);
+  }
+};
+
 struct StandardizedWrite {
   using Scalar = double;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
@@ -120,7 +142,7 @@ struct StandardizedWrite {
 
   EVENKEEL_MATH template <class V, class S, class G>
   EVENKEEL_HD void write(Values<V, 1>& w_hat, const Row<S>& row, const V& w, const G& gain) const {
-    w_hat[0] = AffineMath<false, None>::apply(row.xhat(w), gain, none);
+    w_hat[0] = AffineMath<false, None>::apply(row.xhat(w), gain, None{});
   }
 };
 

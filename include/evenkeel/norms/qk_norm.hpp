@@ -11,13 +11,15 @@
 /// Nothing here is math of its own: rms_norm, layer_norm and l2_norm run on views of the heads.
 #pragma once
 
+#include "evenkeel/detail/for_each_value.hpp"
 #include "evenkeel/norms/l2_norm.hpp"
 #include "evenkeel/norms/layer_norm.hpp"
 #include "evenkeel/norms/rms_norm.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace evenkeel {
@@ -95,7 +97,7 @@ AxisView<T> one_head(const AxisView<T>& x, Index head) {
 inline namespace EVENKEEL_ISA {
 
 /// Norms of queries and keys with their weights, in the modes per head and full width. Norm is RmsNorm<T> or
-/// LayerNorm<T>; its options and its choice of parameters are taken over.
+/// LayerNorm<T>; its options, its choice of parameters and its storage are taken over.
 ///
 ///     ek::QkNorm<float> norm(ek::QkNormMode::per_head, {.queries = 16, .keys = 4, .features = 128});
 ///     norm.forward(device, q, k, q_out, k_out);
@@ -121,6 +123,13 @@ class QkNorm {
         k_norm(width(mode, heads.keys, heads), options, affine),
         mode_(mode),
         heads_(heads) {}
+
+  /// Makes room in what the norms save, so that neither forward nor backward allocates; on a CUDA device they must not.
+  template <class Device, class Q, class K>
+  void reserve(const Device& device, const Q& q, const K& k) {
+    q_norm.saved.reserve(device, rows_of("QkNorm::reserve", "q", q));
+    k_norm.saved.reserve(device, rows_of("QkNorm::reserve", "k", k));
+  }
 
   template <class Device, class Q, class K, class Qout, class Kout>
   void forward(const Device& device, const Q& q, const K& k, const Qout& q_out, const Kout& k_out) {
@@ -201,7 +210,7 @@ struct QkL2NormOptions {
 ///     norm.backward(device, dq_out, dk_out, q, k, dq, dk);
 ///
 /// Tensors, aliasing and errors are those of QkNorm. Heads of their own scale take one pass each over the queries.
-template <class T>
+template <class T, class Storage = HostStorage>
 class QkL2Norm {
  public:
   using Scalar = T;
@@ -217,13 +226,20 @@ class QkL2Norm {
     dexpanded_.reserve(heads.features);
   }
 
+  /// Makes room in what is saved, so that neither forward nor backward allocates; on a CUDA device they must not.
+  template <class Device, class Q, class K>
+  void reserve(const Device& device, const Q& q, const K& k) {
+    for (Index g = 0; g < scale.size(); ++g) q_saved[static_cast<std::size_t>(g)].reserve(device, group(q, g));
+    k_saved.reserve(device, k);
+  }
+
   template <class Device, class Q, class K, class Qout, class Kout>
   void forward(const Device& device, const Q& q, const K& k, const Qout& q_out, const Kout& k_out) {
     constexpr const char* function = "QkL2Norm::forward";
     detail::check_heads_pair(function, "q", q, "q_out", q_out, heads_.queries, heads_.features);
     detail::check_heads_pair(function, "k", k, "k_out", k_out, heads_.keys, heads_.features);
     for (Index g = 0; g < scale.size(); ++g)
-      l2_norm(device, group(q, g), expanded(g), group(q_out, g), q_saved[static_cast<std::size_t>(g)],
+      l2_norm(device, group(q, g), expanded(device, g), group(q_out, g), q_saved[static_cast<std::size_t>(g)],
               {.eps = options_.eps});
     l2_norm(device, k, none, Kout(k_out), k_saved, {.eps = options_.eps});
   }
@@ -239,12 +255,9 @@ class QkL2Norm {
     detail::check_heads_pair(function, "dk_out", dk_out, "dk", dk, heads_.keys, heads_.features);
     Expanded dweight(dexpanded_.data(), heads_.features);
     for (Index g = 0; g < scale.size(); ++g) {
-      l2_norm_backward(device, group(dq_out, g), group(q, g), expanded(g), q_saved[static_cast<std::size_t>(g)],
+      l2_norm_backward(device, group(dq_out, g), group(q, g), expanded(device, g), q_saved[static_cast<std::size_t>(g)],
                        group(dq, g), dweight, GradientMode::overwrite);
-      double dscale = 0;
-      for (Index i = 0; i < heads_.features; ++i) dscale += static_cast<double>(dweight(i));
-      T& gradient = scale.gradient()[g];
-      gradient = static_cast<T>(mode == GradientMode::overwrite ? dscale : static_cast<double>(gradient) + dscale);
+      detail::put_total(device, static_cast<const A*>(dexpanded_.data()), heads_.features, mode, scale.gradient() + g);
     }
     l2_norm_backward(device, dk_out, k, none, k_saved, Dk(dk), none);
   }
@@ -257,9 +270,9 @@ class QkL2Norm {
   const QkHeads& heads() const { return heads_; }
   const Options& options() const { return options_; }
 
-  Parameter<T> scale;  // (1), or (heads of the queries)
-  std::vector<L2NormSaved<accumulator_t<T>>> q_saved;
-  L2NormSaved<accumulator_t<T>> k_saved;
+  Parameter<T, Storage> scale;  // (1), or (heads of the queries)
+  std::vector<L2NormSaved<accumulator_t<T>, Storage>> q_saved;
+  L2NormSaved<accumulator_t<T>, Storage> k_saved;
 
  private:
   using A = accumulator_t<T>;
@@ -271,14 +284,17 @@ class QkL2Norm {
     return scale.size() == 1 ? x : detail::one_head(x, g);
   }
   /// Scale g as a weight.
-  Expanded expanded(Index g) {
-    std::fill_n(expanded_.data(), heads_.features, static_cast<A>(scale.value()[g]));
+  template <class Device>
+  Expanded expanded(const Device& device, Index g) {
+    const auto* const from = detail::driver_pointer<Device>(std::as_const(scale).value() + g);
+    using From = std::remove_cvref_t<decltype(*from)>;
+    detail::for_each_value(device, heads_.features, detail::RepeatValue<From, A>{from, expanded_.data()});
     return Expanded(expanded_.data(), heads_.features);
   }
 
   Options options_;
   QkHeads heads_;
-  HostBuffer<A> expanded_, dexpanded_;  // (features)
+  typename Storage::template Buffer<A> expanded_, dexpanded_;  // (features)
 };
 
 }  // namespace EVENKEEL_ISA

@@ -25,8 +25,8 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 namespace evenkeel {
@@ -37,36 +37,82 @@ struct SpectralNormOptions {
   Axes axis = 0;             ///< the axis of the output units, the rows of the matrix
 };
 
+namespace detail {
+
+/// Where a forward and a backward over `rows` x `columns` keep their numbers.
+struct SpectralValues {
+  Index rows, columns;
+  Index u() const { return 0; }
+  Index product() const { return rows; }   // W v
+  Index pull() const { return 2 * rows; }  // (pull | sigma | gain, rows), as the write of a gradient knows them
+  Index factors() const { return 3 * rows; }
+  Index v() const { return 5 * rows; }
+  Index product_transposed() const { return 5 * rows + columns; }  // W^T u
+  Index sigma() const { return 5 * rows + 2 * columns; }
+  Index total() const { return sigma() + 1; }  // sum(dw_hat * w / sigma)
+  Index scratch() const { return sigma() + 2; }
+};
+
+/// The columns of the matrix for W^T u: channels are the columns along the grid's fastest level that has any, samples
+/// those along the level before it. Where there is a third level, one pass for each index of it.
+struct TransposedColumns {
+  ChannelGrid grid;
+  std::size_t channel, sample;  // levels
+  Index passes;
+};
+inline TransposedColumns transposed_columns(const RowGrid& grid) {
+  const std::size_t channel = grid.extent[2] > 1   ? 2
+                              : grid.extent[1] > 1 ? 1
+                                                   : 0,
+                    sample = channel > 0 ? channel - 1 : 0;
+  return {{channel > 0 ? grid.extent[sample] : 1, grid.extent[channel], {1, 1, 1, grid.length}},
+          channel,
+          sample,
+          channel == 2 ? grid.extent[0] : 1};
+}
+
+template <class Device>
+Index spectral_room(const Device& device, const RowGrid& grid) {
+  return SpectralValues{grid.length, grid.rows()}.scratch() +
+         std::max(unit_room(device, grid), unit_room(device, transposed_columns(grid).grid));
+}
+
+}  // namespace detail
+
 /// What the forward leaves for the backward: sigma and the vectors it was taken with. A is the accumulator type of w.
 template <class A, class Storage = HostStorage>
 class SpectralNormSaved {
  public:
   using Scalar = A;
 
-  A sigma() const { return static_cast<A>(sigma_); }
+  /// Where the storage is the host's.
+  A sigma() const requires(Storage::on_host) {
+    return places_.rows == 0 ? A(0) : static_cast<A>(values_.data()[places_.sigma()]);
+  }
 
   /// Makes room for a forward and a backward over w, so that neither allocates.
   template <class Device, class W>
-  void reserve(const Device&, const W& w, const SpectralNormOptions& options = {}) {
+  void reserve(const Device& device, const W& w, const SpectralNormOptions& options = {}) {
     detail::WeightArguments arguments("reserve");
     arguments.reference("w", w, options.axis);
-    values_.reserve(3 * arguments.units() + 2 * arguments.count());
+    values_.reserve(detail::spectral_room(device, arguments.grid()));
   }
 
   // What forward and backward keep here.
-  double divisor() const { return sigma_ == 0 ? std::numeric_limits<double>::infinity() : sigma_; }
   Index rows_ = 0;  // 0: nothing saved yet
   Index columns_ = 0;
   Axes axis_;
   bool in_place_ = false;
-  double sigma_ = 0;
-  typename Storage::template Buffer<double> values_;  // u, W v, pull (rows), v, W^T u (columns)
+  detail::SpectralValues places_{};
+  typename Storage::template Buffer<double> values_;  // see SpectralValues
 };
 
 namespace detail::inline EVENKEEL_ISA {
 
 /// to = from / norm(from); where from is zero, to stays what it was.
-inline void normalize(const double* from, double* to, Index count) {
+template <class Device>
+  requires(!StreamDevice<Device>)
+void normalize(const Device&, const double* from, double* to, Index count) {
   double largest = 0;
   for (Index i = 0; i < count; ++i) largest = std::max(largest, std::abs(from[i]));
   if (largest == 0) return;
@@ -83,31 +129,29 @@ inline Rows<const double> repeat_columns(const RowGrid& grid, const double* v) {
 
 /// to = W v, one value for each row.
 template <class Device, class T>
-void multiply(const Device& device, const RowGrid& grid, const Rows<T>& w, const double* v, double* to, double bytes) {
-  channel_sums(
-      device,
-      RowPass{ProductMath{}, grid, std::tuple(w, repeat_columns(grid, v)), std::tuple(), std::tuple(), none, to},
-      bytes);
+void multiply(const Device& device, const RowGrid& grid, const Rows<T>& w, const double* v, double* to, double* scratch,
+              double bytes) {
+  unit_sums(device,
+            RowPass{ProductMath{}, grid, std::tuple(w, repeat_columns(grid, v)), std::tuple(), std::tuple(), none, to},
+            scratch, bytes);
 }
 
-/// to = W^T u, one value for each column. Columns are the channels then; where they lie along more than one
-/// axis of the view, one pass for each index of the outer ones.
+/// to = W^T u, one value for each column.
 template <class Device, class T>
 void multiply_transposed(const Device& device, const RowGrid& grid, const Rows<T>& w, const double* u, double* to,
-                         double bytes) {
-  const std::size_t axis = grid.extent[2] > 1 ? 2 : grid.extent[1] > 1 ? 1 : 0;
-  const Index length = grid.extent[axis], first = axis > 0 ? grid.extent[0] : 1, second = axis > 1 ? grid.extent[1] : 1;
-  const RowGrid turned{{1, 1, grid.length}, length};
-  const Rows<const double> rows{u, {0, 0, 1}, 0};
-  for (Index i = 0; i < first; ++i)
-    for (Index j = 0; j < second; ++j) {
-      T* const data = w.data + (axis > 0 ? i * w.stride[0] : 0) + (axis > 1 ? j * w.stride[1] : 0);
-      const Rows<T> columns{data, {0, 0, w.length_stride}, w.stride[axis]};
-      channel_sums(device,
-                   RowPass{ProductMath{}, turned, std::tuple(columns, rows), std::tuple(), std::tuple(), none,
-                           to + (i * second + j) * length},
-                   bytes / static_cast<double>(first * second));
-    }
+                         double* scratch, double bytes) {
+  const TransposedColumns turned = transposed_columns(grid);
+  const Cells<const double> repeated{u, 0, 0, {0, 0, 0, 1}};
+  for (Index i = 0; i < turned.passes; ++i) {
+    const Cells<T> columns{w.data + i * w.stride[0],
+                           turned.channel > 0 ? w.stride[turned.sample] : 0,
+                           w.stride[turned.channel],
+                           {0, 0, 0, w.length_stride}};
+    unit_sums(device,
+              ChannelPass{ProductMath{}, turned.grid, std::tuple(columns, repeated), std::tuple(), std::tuple(), none,
+                          to + i * turned.grid.cells()},
+              scratch, bytes / static_cast<double>(turned.passes));
+  }
 }
 
 /// Takes `iterations` steps from u and v, writes them back, and leaves sigma and both vectors in saved.
@@ -115,29 +159,54 @@ template <class Device, class T, class U, class V, class Saved>
 void estimate_sigma(const Device& device, const RowGrid& grid, const Rows<T>& w, U* u, V* v, Saved& saved,
                     int iterations, double bytes) {
   const Index rows = grid.length, columns = grid.rows();
-  saved.values_.reserve(3 * rows + 2 * columns);
-  double* const left = saved.values_.data();
-  double* const product = left + rows;
-  double* const right = left + 3 * rows;
-  double* const product_transposed = right + columns;
-  for (Index i = 0; i < rows; ++i) left[i] = static_cast<double>(u[i]);
-  for (Index i = 0; i < columns; ++i) right[i] = static_cast<double>(v[i]);
+  const SpectralValues places{rows, columns};
+  saved.places_ = places;
+  double* const values = saved.values_.data();
+  double* const left = values + places.u();
+  double* const product = values + places.product();
+  double* const right = values + places.v();
+  double* const product_transposed = values + places.product_transposed();
+  double* const scratch = values + places.scratch();
+  auto* const u_values = driver_pointer<Device>(u);
+  auto* const v_values = driver_pointer<Device>(v);
+  using DeviceU = std::remove_pointer_t<decltype(driver_pointer<Device>(u))>;
+  using DeviceV = std::remove_pointer_t<decltype(driver_pointer<Device>(v))>;
+  for_each_value(device, rows, CopyToDouble<std::remove_const_t<DeviceU>>{u_values, left});
+  for_each_value(device, columns, CopyToDouble<std::remove_const_t<DeviceV>>{v_values, right});
   for (int step = 0; step < iterations; ++step) {
-    multiply_transposed(device, grid, w, left, product_transposed, bytes);
-    normalize(product_transposed, right, columns);
-    multiply(device, grid, w, right, product, bytes);
-    normalize(product, left, rows);
+    multiply_transposed(device, grid, w, left, product_transposed, scratch, bytes);
+    normalize(device, product_transposed, right, columns);
+    multiply(device, grid, w, right, product, scratch, bytes);
+    normalize(device, product, left, rows);
   }
-  if (iterations == 0) multiply(device, grid, w, right, product, bytes);
-  double sigma = 0;
-  for (Index i = 0; i < rows; ++i) sigma += left[i] * product[i];
-  saved.sigma_ = sigma;
+  if (iterations == 0) multiply(device, grid, w, right, product, scratch, bytes);
+  double* const products = values + places.pull();
+  for_each_value(device, rows, ProductOfValues{left, product, products});
+  put_total(device, static_cast<const double*>(products), rows, GradientMode::overwrite, values + places.sigma());
   if (iterations == 0) return;
-  for (Index i = 0; i < rows; ++i) u[i] = static_cast<U>(left[i]);
-  for (Index i = 0; i < columns; ++i) v[i] = static_cast<V>(right[i]);
+  for_each_value(device, rows, CopyFromDouble<DeviceU>{left, u_values});
+  for_each_value(device, columns, CopyFromDouble<DeviceV>{right, v_values});
 }
 
-inline constexpr const char* one_gamma = "scale for all of it";
+/// Sigma and gamma, a pointer or none, for each row.
+template <class Device, class G, class Saved>
+void set_factors(const Device& device, G gamma, Saved& saved) {
+  const SpectralValues places = saved.places_;
+  double* const values = saved.values_.data();
+  const auto g = driver_pointer<Device>(gamma);
+  for_each_value(device, places.rows,
+                 SpectralFactors<std::remove_const_t<decltype(g)>>{values + places.sigma(), g,
+                                                                   values + places.factors(), places.rows});
+}
+
+/// A pointer to gamma or its gradient, or none.
+template <class G>
+auto one_value(WeightArguments& arguments, const char* name, G& gamma) {
+  if constexpr (is_none_v<G>)
+    return none;
+  else
+    return arguments.values(name, gamma, 1, "scale for all of it");
+}
 
 template <class Device, class W, class G, class U, class V, class What, class Saved>
 void spectral_norm_of(const char* function, const Device& device, const W& w, const G& gamma, U& u, V& v, What& w_hat,
@@ -146,20 +215,21 @@ void spectral_norm_of(const char* function, const Device& device, const W& w, co
   const auto rows = arguments.reference("w", w, options.axis);
   if (options.power_iterations < 0)
     throw_shape_error(function, "power_iterations is ", options.power_iterations, ", expected at least 0");
-  double gain = 1;
-  if constexpr (!is_none_v<G>) gain = static_cast<double>(*arguments.values("gamma", gamma, 1, one_gamma));
+  const auto gain = one_value(arguments, "gamma", gamma);
   auto* const left = arguments.values("u", u, arguments.units(), "rows");
   auto* const right = arguments.values("v", v, arguments.count(), "columns");
   const auto out = arguments.output("w_hat", w_hat);
+  saved.values_.ensure(spectral_room(device, arguments.grid()));
   saved.rows_ = arguments.units();
   saved.columns_ = arguments.count();
   saved.axis_ = options.axis;
   saved.in_place_ = static_cast<const void*>(out.data) == rows.data;
   const double bytes = arguments.bytes(rows);
   estimate_sigma(device, arguments.grid(), rows, left, right, saved, options.power_iterations, bytes);
+  set_factors(device, gain, saved);
+  const double* const known = saved.values_.data() + saved.places_.factors();
   channel_write(device,
-                RowPass{SpectralWrite{saved.divisor(), gain}, arguments.grid(), std::tuple(rows), std::tuple(none),
-                        std::tuple(out), nothing_known},
+                RowPass{SpectralWrite{}, arguments.grid(), std::tuple(rows), std::tuple(none), std::tuple(out), known},
                 bytes + arguments.bytes(out));
 }
 
@@ -179,32 +249,28 @@ void spectral_norm_backward_of(const char* function, const Device& device, const
                       "saved comes from an in-place forward, which has overwritten w; expected a forward whose w_hat "
                       "is not its w");
   const auto dw_hat_rows = arguments.input("dw_hat", dw_hat);
-  double gain = 1;
-  if constexpr (!is_none_v<G>) gain = static_cast<double>(*arguments.values("gamma", gamma, 1, one_gamma));
-  const auto dgain = [&] {
-    if constexpr (is_none_v<Dgamma>)
-      return none;
-    else
-      return arguments.values("dgamma", dgamma, 1, one_gamma);
-  }();
+  const auto gain = one_value(arguments, "gamma", gamma);
+  const auto dgain = one_value(arguments, "dgamma", dgamma);
   const auto out = arguments.output("dw", dw);
   require_own_gradient(function, "dw", out, "dw_hat", dw_hat_rows, mode);
-  double* const left = saved.values_.data();
-  double* const pull = left + 2 * saved.rows_;
-  const double* const right = left + 3 * saved.rows_;
+  saved.values_.ensure(spectral_room(device, grid));
+  set_factors(device, gain, saved);
+  const SpectralValues places = saved.places_;
+  double* const values = saved.values_.data();
+  double* const pull = values + places.pull();
+  const double* const factors = values + places.factors();
   const double bytes = arguments.bytes(dw_hat_rows) + arguments.bytes(rows);
-  channel_sums(device,
-               RowPass{SpectralGradientSums{saved.divisor()}, grid, std::tuple(dw_hat_rows, rows), std::tuple(),
-                       std::tuple(), none, pull},
-               bytes);
-  double total = 0;
-  for (Index i = 0; i < saved.rows_; ++i) total += pull[i];
-  for (Index i = 0; i < saved.rows_; ++i) pull[i] = total * left[i];
-  const double* const known = pull;
-  write_gradient(device, SpectralGradientWrite{saved.divisor(), gain}, grid,
-                 std::tuple(dw_hat_rows, repeat_columns(grid, right)), std::tuple(none), out, known,
+  unit_sums(
+      device,
+      RowPass{SpectralGradientSums{}, grid, std::tuple(dw_hat_rows, rows), std::tuple(), std::tuple(), factors, pull},
+      values + places.scratch(), bytes);
+  const double* const sums = pull;
+  put_total(device, sums, places.rows, mode, dgain);
+  put_total(device, sums, places.rows, GradientMode::overwrite, values + places.total());
+  for_each_value(device, places.rows, SpectralPull{values + places.total(), values + places.u(), pull});
+  write_gradient(device, SpectralGradientWrite{}, grid,
+                 std::tuple(dw_hat_rows, repeat_columns(grid, values + places.v())), std::tuple(none), out, sums,
                  bytes + arguments.bytes(out), mode);
-  put_gradient(dgain, &total, 1, mode);
 }
 
 }  // namespace detail::inline EVENKEEL_ISA
@@ -267,20 +333,41 @@ class SpectralNormLayer {
   using Scalar = T;
   using A = accumulator_t<T>;
 
-  /// The vectors start from normal numbers, a function of the seed, and 15 steps with the initial weight, as torch's
-  /// do.
+  /// initial lies in the host's memory. The vectors start from normal numbers, a function of the seed, and 15 steps
+  /// with the initial weight, as torch's do.
   template <detail::WeightTensor W>
   explicit SpectralNormLayer(const W& initial, const SpectralNormOptions& options = {}, std::uint64_t seed = 0)
       : weight_(name(), "original", initial, options.axis), options_(options) {
-    weight_.assign(name(), serial, initial);
+    weight_.assign(name(), initial);
     u_.reserve(weight_.units());
     v_.reserve(weight_.count());
-    RandomStream(seed, "u").fill_normal(u_.data(), weight_.units());
-    RandomStream(seed, "v").fill_normal(v_.data(), weight_.count());
     if constexpr (HasGamma) gamma_.fill(T(1));
-    detail::WeightArguments arguments(name());
-    const auto rows = arguments.reference("weight", std::as_const(weight_).values(), options.axis);
-    detail::estimate_sigma(serial, arguments.grid(), rows, u_.data(), v_.data(), saved, 15, 0);
+    detail::set_on_host<Storage>(u_.data(), weight_.units(), [&](A* u) {
+      detail::set_on_host<Storage>(v_.data(), weight_.count(), [&](A* v) {
+        RandomStream(seed, "u").fill_normal(u, weight_.units());
+        RandomStream(seed, "v").fill_normal(v, weight_.count());
+        const auto estimate = [&](const auto& w, auto& start) {
+          detail::WeightArguments arguments(name());
+          const auto rows = arguments.reference("weight", w, options.axis);
+          start.values_.reserve(detail::spectral_room(serial, arguments.grid()));
+          detail::estimate_sigma(serial, arguments.grid(), rows, u, v, start, 15, 0);
+        };
+        if constexpr (Storage::on_host) {
+          estimate(std::as_const(weight_).values(), saved);
+        } else {
+          SpectralNormSaved<A> start;
+          detail::StoredWeight<T, HostStorage> copy(name(), "original", initial, options.axis);
+          copy.assign(name(), initial);
+          estimate(std::as_const(copy).values(), start);
+        }
+      });
+    });
+  }
+
+  /// Makes room in saved, so that neither materialize nor backward allocates; on a CUDA device they must not.
+  template <class Device>
+  void reserve(const Device& device) {
+    saved.reserve(device, std::as_const(weight_).values(), options_);
   }
 
   /// Takes the options' steps and makes w_hat, which has the shape of the initial weight.

@@ -12,9 +12,12 @@
 #include "evenkeel/detail/weight_pass.hpp"
 #include "evenkeel/storage.hpp"
 
-#include <algorithm>
 #include <cmath>
+#include <concepts>
+#include <cstdint>
 #include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace evenkeel {
 namespace detail {
@@ -73,9 +76,9 @@ struct WeightNormWrite {
   };
 
   /// g / norm = power * factor: power, of two, brings v near 1 and costs no rounding.
-  static Row<double> row(const Direction<double>& direction, double g) {
+  static EVENKEEL_HD Row<double> row(const Direction<double>& direction, double g) {
     if (direction.length == 0) return {1, 0};
-    const double power = std::ldexp(1.0, std::clamp(-std::ilogb(direction.length), -400, 400));
+    const double power = std::ldexp(1.0, min(max(-std::ilogb(direction.length), -400), 400));
     return {direction.scale * power, g * (direction.inverse / power)};
   }
   EVENKEEL_MATH template <class V, class S>
@@ -83,6 +86,29 @@ struct WeightNormWrite {
     const V near = v * row.power;
     w[0] = near * row.factor;
   }
+};
+
+/// From a unit's direction and g, (scale | length | inverse, units) of `values`, to its (power | factor, units).
+template <class G>
+struct WeightNormFactors {
+  const double* values;
+  const G* g;
+  double* factors;
+  std::int64_t units;
+  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const {
+    const auto row = WeightNormWrite::row({values[u], values[units + u], values[2 * units + u]}, widened(g[u]));
+    factors[u] = row.power;
+    factors[units + u] = row.factor;
+  }
+};
+
+/// norm(v) of each unit.
+template <class G>
+struct WeightNormLength {
+  const double* values;
+  G* g;
+  std::int64_t units;
+  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const { g[u] = narrowed<G>(values[units + u] / values[u]); }
 };
 
 struct WeightNormGradientSums {
@@ -145,18 +171,18 @@ class WeightNormSaved {
   using Scalar = A;
 
   Index units() const { return units_; }
-  /// norm(v) of one unit.
-  A norm(Index unit) const {
+  /// norm(v) of one unit, where the storage is the host's.
+  A norm(Index unit) const requires(Storage::on_host) {
     const double* const p = values_.data() + unit;
     return static_cast<A>(p[units_] / p[0]);
   }
 
   /// Makes room for a forward and a backward over v, so that neither allocates.
   template <class Device, class V>
-  void reserve(const Device&, const V& v, const WeightNormOptions& options = {}) {
+  void reserve(const Device& device, const V& v, const WeightNormOptions& options = {}) {
     detail::WeightArguments arguments("reserve", options.whole);
     arguments.reference("v", v, options.axis);
-    values_.reserve(6 * arguments.units());
+    values_.reserve(6 * arguments.units() + detail::unit_room(device, arguments.grid()));
   }
 
   // What weight_norm and weight_norm_backward keep here.
@@ -164,7 +190,8 @@ class WeightNormSaved {
   Index count_ = 0;  // values per unit
   WeightNormOptions options_;
   bool in_place_ = false;
-  typename Storage::template Buffer<double> values_;  // (scale | length | inverse | dw_unit | power | factor, units)
+  // (scale | length | inverse | dw_unit | power | factor, units), then scratch
+  typename Storage::template Buffer<double> values_;
 };
 
 namespace detail::inline EVENKEEL_ISA {
@@ -181,21 +208,17 @@ void weight_norm_of(const char* function, const Device& device, const V& v, cons
   saved.count_ = arguments.count();
   saved.options_ = options;
   saved.in_place_ = static_cast<const void*>(out.data) == v_rows.data;
-  saved.values_.reserve(6 * saved.units_);
-  double* const values = saved.values_.data();
-  const double bytes = arguments.bytes(v_rows);
-  const RowPass sums{DirectionMath{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values};
   const Index units = saved.units_;
+  saved.values_.ensure(6 * units + unit_room(device, grid));
+  double* const values = saved.values_.data();
   double* const factors = values + 4 * units;  // (power | factor, units)
-  const auto between = [&](Index first, Index last) {
-    for (Index u = first; u < last; ++u) {
-      const auto row =
-          WeightNormWrite::row({values[u], values[units + u], values[2 * units + u]}, static_cast<double>(lengths[u]));
-      factors[u] = row.power, factors[units + u] = row.factor;
-    }
-  };
+  const double bytes = arguments.bytes(v_rows);
+  auto* const g_values = driver_pointer<Device>(lengths);
+  const WeightNormFactors<std::remove_const_t<std::remove_pointer_t<decltype(g_values)>>> between{values, g_values,
+                                                                                                  factors, units};
   const double* const known = factors;
-  unit_passes(device, sums, between,
+  unit_passes(device, RowPass{DirectionMath{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values},
+              values + 6 * units, between,
               RowPass{WeightNormWrite{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(out), known},
               2 * bytes + arguments.bytes(out));
 }
@@ -225,12 +248,12 @@ void weight_norm_backward_of(const char* function, const Device& device, const D
   const double bytes = arguments.bytes(dw_rows) + arguments.bytes(v_rows);
   const auto inputs = std::tuple(dw_rows, v_rows);
   const RowPass sums{WeightNormGradientSums{}, grid, inputs, std::tuple(), std::tuple(), known, dw_unit};
-  with_gradient_pass(WeightNormGradientWrite{}, grid, inputs, std::tuple(lengths), out, known, mode,
-                     [&](const auto& write) {
-                       unit_passes(
-                           device, sums, [](Index, Index) {}, write, 2 * bytes + arguments.bytes(out));
-                     });
-  put_gradient(dlengths, dw_unit, saved.units_, mode);
+  with_gradient_pass(
+      WeightNormGradientWrite{}, grid, inputs, std::tuple(lengths), out, known, mode, [&](const auto& write) {
+        unit_passes(device, sums, values + 6 * saved.units_, NothingBetween{}, write, 2 * bytes + arguments.bytes(out));
+      });
+  put_gradients(device, static_cast<const double*>(dw_unit), FeatureParts{1, saved.units_, 1}, saved.units_, mode,
+                dlengths);
 }
 
 template <class Device, class W, class V, class G>
@@ -242,20 +265,23 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   const auto out = arguments.output("v", v);
   const RowGrid grid = arguments.grid();
   const Index units = arguments.units();
-  HostBuffer<double> buffer;
-  buffer.reserve(3 * units);
+  auto buffer = scratch_of(device, 3 * units + unit_room(device, grid));
   double* const values = buffer.data();  // (scale | length | inverse, units)
-  channel_sums(device, RowPass{DirectionMath{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
-               arguments.bytes(w_rows));
+  unit_sums(device, RowPass{DirectionMath{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
+            values + 3 * units, arguments.bytes(w_rows));
+  HostBuffer<double> copy;
+  const double* const on_host = host_values(device, values, 2 * units, copy);
   for (Index unit = 0; unit < units; ++unit)
-    if (values[units + unit] == 0)
+    if (on_host[units + unit] == 0)
       throw_shape_error(function, "w has only zeros at index ", unit, ", expected a direction (", arguments.shape(),
                         ")");
   channel_write(device,
                 RowPass{WeightCopy{}, grid, std::tuple(w_rows), std::tuple(none), std::tuple(out), nothing_known},
                 arguments.bytes(w_rows) + arguments.bytes(out));
-  for (Index unit = 0; unit < units; ++unit)
-    lengths[unit] = static_cast<scalar_t<G>>(values[units + unit] / values[unit]);
+  auto* const g_values = driver_pointer<Device>(lengths);
+  for_each_value(
+      device, units,
+      WeightNormLength<std::remove_pointer_t<decltype(driver_pointer<Device>(lengths))>>{values, g_values, units});
 }
 
 }  // namespace detail::inline EVENKEEL_ISA
@@ -296,7 +322,8 @@ void weight_norm_backward(const Device& device, const Dw& dw, const V& v, const 
 /// w, v   any shape, the same for both; v may be w itself
 /// g      as in weight_norm
 /// Writes v and g. Throws ShapeError before any of that where shapes are wrong or w is zero in all of one unit, which
-/// it names. Allocates three numbers per unit: it is for setting up, not for each step.
+/// it names. Allocates three numbers per unit, and on a CUDA device waits for it: it is for setting up, not for each
+/// step.
 template <class Device, class W, class V, class G>
 void weight_norm_split(const Device& device, const W& w, V&& v, G&& g, const WeightNormOptions& options = {}) {
   detail::weight_norm_split_of("weight_norm_split", device, w, v, g, options);
@@ -313,15 +340,25 @@ class WeightNorm {
  public:
   using Scalar = T;
 
-  /// Throws ShapeError where a unit of the initial weight is zero.
+  /// initial lies in the host's memory. Throws ShapeError where a unit of it is zero.
   template <detail::WeightTensor W>
   explicit WeightNorm(const W& initial, const WeightNormOptions& options = {})
       : direction_("WeightNorm", "original1", initial, options.whole ? Axes(0) : options.axis),
         length_("original0", options.whole ? 1 : direction_.units(), false),
         options_(options) {
-    auto v = direction_.values();
-    auto g = detail::map_of(length_.value(), length_.size());
-    detail::weight_norm_split_of("WeightNorm", serial, direction_.like("WeightNorm", "weight", initial), v, g, options);
+    detail::set_on_host<Storage>(length_.value(), length_.size(), [&](T* lengths) {
+      direction_.set_on_host([&](auto v) {
+        auto g = detail::map_of(lengths, length_.size());
+        detail::weight_norm_split_of("WeightNorm", serial, direction_.like("WeightNorm", "weight", initial), v, g,
+                                     options);
+      });
+    });
+  }
+
+  /// Makes room in saved, so that neither materialize nor backward allocates; on a CUDA device they must not.
+  template <class Device>
+  void reserve(const Device& device) {
+    saved.reserve(device, std::as_const(direction_).values(), options_);
   }
 
   /// w = g * v / norm(v). w has the shape of the initial weight.

@@ -20,7 +20,6 @@
 #include "evenkeel/detail/weight_standardize_math.hpp"
 #include "evenkeel/storage.hpp"
 
-#include <algorithm>
 #include <concepts>
 #include <limits>
 #include <optional>
@@ -48,26 +47,30 @@ class WeightStandardizationSaved {
   using Scalar = A;
 
   Index units() const { return units_; }
-  A mean(Index unit) const { return static_cast<A>((field(1, unit) + field(2, unit)) / field(0, unit)); }
+  // Where the storage is the host's:
+
+  A mean(Index unit) const requires(Storage::on_host) {
+    return static_cast<A>((field(1, unit) + field(2, unit)) / field(0, unit));
+  }
   /// What w - mean was multiplied by, the gain aside.
-  A rstd(Index unit) const { return static_cast<A>(field(3, unit) * field(0, unit)); }
+  A rstd(Index unit) const requires(Storage::on_host) { return static_cast<A>(field(3, unit) * field(0, unit)); }
 
   /// Makes room for a forward and a backward over w, so that neither allocates.
   template <class Device, class W>
-  void reserve(const Device&, const W& w, const Axes& axis = 0) {
+  void reserve(const Device& device, const W& w, const Axes& axis = 0) {
     detail::WeightArguments arguments("reserve");
     arguments.reference("w", w, axis);
-    values_.reserve(9 * arguments.units());
+    values_.reserve(9 * arguments.units() + detail::unit_room(device, arguments.grid()));
   }
 
   // What forward and backward keep here.
-  double field(int k, Index unit) const { return values_.data()[k * units_ + unit]; }
+  double field(int k, Index unit) const requires(Storage::on_host) { return values_.data()[k * units_ + unit]; }
   Index units_ = 0;  // 0: nothing saved yet
   Index count_ = 0;  // values per unit
   Axes axis_;
   bool has_gain_ = false, in_place_ = false;
   typename Storage::template Buffer<double> values_;  // (scale | mean | rest | rstd | mean_dy | pull, units), then
-                                                      // (slope | dy | dy_xhat, units)
+                                                      // (slope | dy | dy_xhat, units), then scratch
 };
 
 namespace detail::inline EVENKEEL_ISA {
@@ -89,19 +92,18 @@ void standardize_weight(const char* function, const Device& device, const W& w, 
   saved.axis_ = axis;
   saved.has_gain_ = !is_none_v<G>;
   saved.in_place_ = static_cast<const void*>(out.data) == rows.data;
-  saved.values_.reserve(9 * units);
+  saved.values_.ensure(9 * units + unit_room(device, grid));
   double* const values = saved.values_.data();
+  double* const scratch = values + 9 * units;
   const double n = static_cast<double>(saved.count_), bytes = arguments.bytes(rows);
-  channel_sums(device,
-               RowPass{UnitMeanMath{1 / n, eps}, grid, std::tuple(rows), std::tuple(), std::tuple(), none, values},
-               bytes);
+  unit_sums(device, RowPass{UnitMeanMath{1 / n, eps}, grid, std::tuple(rows), std::tuple(), std::tuple(), none, values},
+            scratch, bytes);
   const double* const known = values;
   double* const spread = values + 4 * units;  // (rest | rstd | slope, units); slope stays here
-  channel_sums(
+  unit_sums(
       device,
       RowPass{UnitSpreadMath{denominator, n, eps}, grid, std::tuple(rows), std::tuple(), std::tuple(), known, spread},
-      bytes);
-  std::copy_n(spread, 2 * units, values + 2 * units);
+      scratch, bytes, SpreadToKnown{values, units});
   channel_write(device, RowPass{StandardizedWrite{}, grid, std::tuple(rows), std::tuple(gains), std::tuple(out), known},
                 bytes + arguments.bytes(out));
 }
@@ -132,21 +134,15 @@ void standardize_weight_backward(const char* function, const Device& device, con
   require_own_gradient(function, "dw", out, "dw_hat", dy_rows, mode);
   double* const values = saved.values_.data();
   const double* const known = values;
-  const double* const slope = values + 6 * units;
   double* const sums = values + 7 * units;  // (dy | dy_xhat, units)
   const double bytes = arguments.bytes(dy_rows) + arguments.bytes(rows);
-  channel_sums(
+  unit_sums(
       device,
       RowPass{StandardizedGradientSums{}, grid, std::tuple(dy_rows, rows), std::tuple(), std::tuple(), known, sums},
-      bytes);
-  const double n = static_cast<double>(saved.count_);
-  for (Index unit = 0; unit < units; ++unit) {
-    values[4 * units + unit] = sums[unit] / n;
-    values[5 * units + unit] = slope[unit] * (sums[units + unit] / n);
-  }
+      values + 9 * units, bytes, StandardizedMeans{values, units, static_cast<double>(saved.count_)});
   write_gradient(device, StandardizedGradientWrite{}, grid, std::tuple(dy_rows, rows), std::tuple(gains), out, known,
                  bytes + arguments.bytes(out), mode);
-  put_gradient(dgains, sums + units, units, mode);
+  put_gradients(device, static_cast<const double*>(sums + units), FeatureParts{1, units, 1}, units, mode, dgains);
 }
 
 inline double resolved(const ScaledWeightStandardizationOptions& options) {
@@ -235,10 +231,17 @@ class WeightStandardization {
  public:
   using Scalar = T;
 
+  /// initial lies in the host's memory.
   template <detail::WeightTensor W>
   explicit WeightStandardization(const W& initial, const WeightStandardizationOptions& options = {})
       : weight_("WeightStandardization", "weight", initial, options.axis), options_(options) {
-    weight_.assign("WeightStandardization", serial, initial);
+    weight_.assign("WeightStandardization", initial);
+  }
+
+  /// Makes room in saved, so that neither materialize nor backward allocates; on a CUDA device they must not.
+  template <class Device>
+  void reserve(const Device& device) {
+    saved.reserve(device, std::as_const(weight_).values(), options_.axis);
   }
 
   /// w_hat has the shape of the initial weight.
@@ -288,13 +291,20 @@ class ScaledWeightStandardization {
  public:
   using Scalar = T;
 
+  /// initial lies in the host's memory.
   template <detail::WeightTensor W>
   explicit ScaledWeightStandardization(const W& initial, const ScaledWeightStandardizationOptions& options = {})
       : weight_("ScaledWeightStandardization", "weight", initial, options.axis),
         gain_("gain", weight_.units(), false),
         options_(options) {
-    weight_.assign("ScaledWeightStandardization", serial, initial);
+    weight_.assign("ScaledWeightStandardization", initial);
     gain_.fill(T(1));
+  }
+
+  /// Makes room in saved, so that neither materialize nor backward allocates; on a CUDA device they must not.
+  template <class Device>
+  void reserve(const Device& device) {
+    saved.reserve(device, std::as_const(weight_).values(), options_.axis);
   }
 
   /// w_hat has the shape of the initial weight.

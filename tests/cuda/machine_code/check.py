@@ -22,7 +22,7 @@ def check_any(kernel, row):
     generic = kernel.count("LD") if row and row.scope == rules.CLUSTER else kernel.count("LD", "ST")
     if generic:
         yield f"{generic} accesses through generic addresses"
-    may_use_double = "double" in kernel.name or any(name in kernel.name for name in rules.COMPUTES_IN_DOUBLE)
+    may_use_double = "double" in kernel.name or rules.COMPUTES_IN_DOUBLE.search(kernel.name)
     if not may_use_double and (double := kernel.count(*cubin.DOUBLE_OPERATIONS)):
         yield f"{double} instructions of double arithmetic"
 

@@ -23,3 +23,10 @@ void use_l2(surface::Tensors<T>& t, ek::L2NormSaved<float, ek::CudaStorage>& sav
 }
 template void use_l2(surface::Tensors<float>&, ek::L2NormSaved<float, ek::CudaStorage>&);
 template void use_l2(surface::Tensors<Eigen::bfloat16>&, ek::L2NormSaved<float, ek::CudaStorage>&);
+
+void use_qk(surface::Tensors<float>& t, ek::QkL2Norm<float, ek::CudaStorage>& norm) {
+  const auto q = ek::heads_view(t.x.data(), 4, 64, 2, 32), dq = ek::heads_view(t.dy.data(), 4, 64, 2, 32);
+  norm.reserve(t.device, q, q);
+  norm.forward(t.device, q, q, q, q);
+  norm.backward(t.device, dq, dq, q, q, dq, dq);
+}

@@ -17,3 +17,10 @@ void use_layer(surface::Tensors<float>& t, ek::RmsNorm<float, ek::CudaStorage>& 
   norm.forward(t.device, t.x, t.y);
   norm.backward(t.device, t.dy, t.x, t.dx);
 }
+
+void use_qk(surface::Tensors<float>& t, ek::QkNorm<float, ek::RmsNorm<float, ek::CudaStorage>>& norm) {
+  const auto q = ek::heads_view(t.x.data(), 4, 64, 2, 32), dq = ek::heads_view(t.dy.data(), 4, 64, 2, 32);
+  norm.reserve(t.device, q, q);
+  norm.forward(t.device, q, q, q, q);
+  norm.backward(t.device, dq, dq, q, q, dq, dq);
+}
