@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What #include "evenkeel/evenkeel.hpp" costs, against what Eigen/Core and Eigen's Tensor module cost by themselves, in
-# processor time: the least of two rounds that take turns, so that a busy machine slows both. At most 2.2 times; it was 1.5
-# with g++ 12 and 1.6 with clang 14 (2026-11-30).
+# processor time: the least of two rounds that take turns, so that a busy machine slows both. At most 2.7 times; it was 2.03
+# to 2.25 with g++ 12 (2026-11-30), of which 0.4 are the intrinsics of AVX-512, for kernels that are chosen at run time.
 #
 #   compile_time.sh COMPILER FLAG...
 set -eu
@@ -22,5 +22,5 @@ for _ in 1 2; do
 done
 awk -v a="$least_evenkeel" -v b="$least_eigen" 'BEGIN {
   printf "evenkeel.hpp %.2f s, Eigen with tensors %.2f s: %.2f times\n", a, b, a / b
-  exit !(a <= 2.2 * b)
+  exit !(a <= 2.7 * b)
 }'
