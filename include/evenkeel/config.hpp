@@ -36,6 +36,22 @@
 #define EVENKEEL_NOINLINE __attribute__((noinline))
 #define EVENKEEL_COLD __attribute__((noinline, cold))
 
+// A Pack's vector at any address. clang 14 drops the alignment of a typedef that depends on a template's parameter.
+#if defined(__clang__)
+#define EVENKEEL_IN_MEMORY                                   \
+  struct __attribute__((packed, may_alias)) InMemory {       \
+    Vector vector;                                           \
+    EVENKEEL_PACK operator Vector() const { return vector; } \
+    EVENKEEL_PACK InMemory& operator=(const Vector& v) {     \
+      vector = v;                                            \
+      return *this;                                          \
+    }                                                        \
+  }
+#else
+#define EVENKEEL_IN_MEMORY \
+  typedef A InMemory __attribute__((vector_size(size * sizeof(A)), aligned(alignof(A)), may_alias))
+#endif
+
 /// Traffic in bytes (read and written) from which a call is spread over a thread pool. Below it, waking threads costs
 /// more than they save: see bench/NOTES.md.
 #ifndef EVENKEEL_PARALLEL_BYTES

@@ -13,7 +13,7 @@ struct Pack {
   static constexpr int size = pack_size<A>;
   typedef A Vector __attribute__((vector_size(size * sizeof(A))));
   /// The same in memory, anywhere. A copy of bytes would be split in two where g++ tunes for no one processor.
-  typedef A InMemory __attribute__((vector_size(size * sizeof(A)), aligned(alignof(A)), may_alias));
+  EVENKEEL_IN_MEMORY;
   using Lanes = Eigen::Array<A, size, 1>;
 
   Pack() = default;
