@@ -55,7 +55,7 @@
 /// Traffic in bytes (read and written) from which a call is spread over a thread pool. Below it, waking threads costs
 /// more than they save: see bench/NOTES.md.
 #ifndef EVENKEEL_PARALLEL_BYTES
-#define EVENKEEL_PARALLEL_BYTES (1 << 24)
+#define EVENKEEL_PARALLEL_BYTES (1 << 23)
 #endif
 
 /// Whether a unit that is compiled for any x86-64 processor has kernels for AVX2 and for AVX-512 too, of which the best
