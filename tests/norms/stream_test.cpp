@@ -67,6 +67,26 @@ TEST_CASE("norms: rows written past the cache are those written through it", "[n
       });
 }
 
+TEMPLATE_TEST_CASE("norms: small scalars written past the cache are those written through it", "[norms]", Eigen::half,
+                   Eigen::bfloat16) {
+  const Index length = 1024, rows = EVENKEEL_STREAM_BYTES / Index(sizeof(TestType)) / length, size = rows * length;
+  const std::vector<TestType> x = [&] {
+    std::vector<float> values(static_cast<std::size_t>(size));
+    ek::RandomStream(1, "x").fill_normal(values.data(), size, 3, 2);
+    return std::vector<TestType>(values.begin(), values.end());
+  }();
+  using Matrix = Eigen::Array<TestType, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  ek::HostBuffer<TestType> memory, shifted;  // the second from one element after an aligned address on
+  memory.reserve(size), shifted.reserve(size + 1);
+  const auto forward = [&](TestType* y) {
+    ek::layer_norm(ek::serial, Eigen::Map<const Matrix>(x.data(), rows, length), ek::none, ek::none,
+                   Eigen::Map<Matrix>(y, rows, length), ek::none);
+  };
+  forward(memory.data());
+  forward(shifted.data() + 1);
+  CHECK(std::memcmp(memory.data(), shifted.data() + 1, std::size_t(size) * sizeof(TestType)) == 0);
+}
+
 TEST_CASE("norms: channels written past the cache are those written through it", "[norms]") {
   Data data;
   for (const Index space : {Index(1), Index(4096)}) {

@@ -94,7 +94,7 @@ inline RunTimeIsa run_time_isa = supported_isa();
 #define EVENKEEL_FLATTEN __attribute__((flatten))
 #if !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wpsabi"  // of calls that are all inlined
+#pragma GCC diagnostic ignored "-Wpsabi"  // a pack is passed between functions of one set alone
 #endif
 
 #define EVENKEEL_KERNELS run_time_avx2

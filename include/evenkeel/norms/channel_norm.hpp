@@ -2,8 +2,8 @@
 #pragma once
 
 #include "evenkeel/detail/arguments.hpp"
-#include "evenkeel/detail/channel_pass_cpu.hpp"
 #include "evenkeel/detail/channel_norm_math.hpp"
+#include "evenkeel/detail/channel_pass_cpu.hpp"
 #include "evenkeel/moments.hpp"
 #include "evenkeel/norms/channel_saved.hpp"
 
