@@ -8,10 +8,10 @@
 
 namespace nn {
 
-/// The mean over all tokens of -log softmax(logits)[target], in nats; one byte is one token, so nats per byte.
-/// Writes the loss's gradient into dlogits, which may be logits itself. Both are (tokens, vocabulary).
+/// Of each token -log softmax(logits)[target], in nats; one byte is one token, so nats per byte. Writes the gradient of
+/// their mean into dlogits, which may be logits itself. Both are (tokens, vocabulary).
 template <class T, class Device>
-double softmax_cross_entropy(const Device& device, const Matrix<T>& logits, Tokens targets, Matrix<T>& dlogits) {
+std::vector<double> token_losses(const Device& device, const Matrix<T>& logits, Tokens targets, Matrix<T>& dlogits) {
   dlogits.resize(logits.rows(), logits.cols());
   std::vector<double> losses(std::size_t(logits.rows()));
   for_each_token_block(device, logits.rows(), [&](Index begin, Index count) {
@@ -27,8 +27,14 @@ double softmax_cross_entropy(const Device& device, const Matrix<T>& logits, Toke
       row(target) -= T(1) / T(logits.rows());
     }
   });
+  return losses;
+}
+
+/// The mean of token_losses.
+template <class T, class Device>
+double softmax_cross_entropy(const Device& device, const Matrix<T>& logits, Tokens targets, Matrix<T>& dlogits) {
   double loss = 0;
-  for (const double l : losses) loss += l;
+  for (const double l : token_losses(device, logits, targets, dlogits)) loss += l;
   return loss / double(logits.rows());
 }
 

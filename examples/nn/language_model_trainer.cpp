@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
@@ -68,14 +69,15 @@ class Trainer final : public LanguageModelTrainer {
     return figures;
   }
 
-  double validation_loss(Index windows) override {
-    double sum = 0, tokens = 0;
+  std::vector<double> window_losses(Index windows) override {
+    std::vector<double> means;
+    const auto context = options_.shape.context;
     for (const Batch& b : text_.validation_batches(windows, options_.batch)) {
-      const auto& logits = model_.forward(device_, b.tokens);
-      sum += softmax_cross_entropy(device_, logits, b.targets, dlogits_) * double(b.tokens.size());
-      tokens += double(b.tokens.size());
+      const auto losses = token_losses(device_, model_.forward(device_, b.tokens), b.targets, dlogits_);
+      for (auto window = losses.begin(); window != losses.end(); window += context)
+        means.push_back(std::accumulate(window, window + context, 0.0) / double(context));
     }
-    return sum / tokens;
+    return means;
   }
 
   Decoded generate(const std::vector<std::string>& prompts, const GenerateOptions& options) override {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,13 @@ class LanguageModelTrainer {
   virtual ~LanguageModelTrainer() = default;
 
   virtual StepFigures step() = 0;
-  /// The mean over at most `windows` windows of the validation text, in nats per byte.
-  virtual double validation_loss(Index windows) = 0;
+  /// The mean loss of each of at most `windows` windows of the validation text, in nats per byte.
+  virtual std::vector<double> window_losses(Index windows) = 0;
+  /// The mean of window_losses.
+  double validation_loss(Index windows) {
+    const auto losses = window_losses(windows);
+    return std::reduce(losses.begin(), losses.end()) / double(losses.size());
+  }
   virtual Decoded generate(const std::vector<std::string>& prompts, const GenerateOptions& options) = 0;
 
   virtual void save(const std::string& path) = 0;
