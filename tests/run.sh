@@ -39,7 +39,10 @@ need_header nlohmann-json3-dev nlohmann/json.hpp
 need_library libboost-context-dev boost_context
 need_command valgrind valgrind
 need_mpi
-[ "$preset" != clang ] || need_command clang clang++
+case $preset in
+  clang | sanitize) need_command clang clang++ ;;
+esac
+[ "$preset" != sanitize ] || need_sanitizers
 install_missing
 want_bible
 want_fashion_mnist

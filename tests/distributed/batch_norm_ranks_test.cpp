@@ -184,9 +184,9 @@ TEST_CASE("threads that meet: errors of the group", "[distributed]") {
 
   // Messages of unequal lengths, on both ranks.
   const std::string unequal = on_ranks(2, [](auto communicator) -> std::string {
-    double values[3] = {};
+    double sums[3] = {};
     try {
-      communicator.all_reduce_sum(values, 2 + communicator.rank());
+      communicator.all_reduce_sum(sums, 2 + communicator.rank());
     } catch (const ek::RankError&) {
       return "";
     }
