@@ -108,13 +108,13 @@ __global__ void __launch_bounds__(between_threads)
 }
 
 /// to = from / norm(from); where from is zero, to stays what it was. One block, whose threads take turns.
-inline __global__ void __launch_bounds__(normalize_threads)
-    normalize_kernel(const double* from, double* to, std::int64_t count) {
-  constexpr int warps = normalize_threads / 32;
+template <int Threads>
+__global__ void __launch_bounds__(Threads) normalize_kernel(const double* from, double* to, std::int64_t count) {
+  constexpr int warps = Threads / 32;
   EVENKEEL_SHARED(double, of_warps, 2 * warps);
   const auto thread = static_cast<int>(threadIdx.x);
   double largest = 0;
-  for (std::int64_t i = thread; i < count; i += normalize_threads) largest = std::fmax(largest, std::fabs(from[i]));
+  for (std::int64_t i = thread; i < count; i += Threads) largest = std::fmax(largest, std::fabs(from[i]));
   for (int offset = 16; offset > 0; offset /= 2)
     largest = std::fmax(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
   if (thread % 32 == 0) of_warps[thread / 32] = largest;
@@ -122,14 +122,14 @@ inline __global__ void __launch_bounds__(normalize_threads)
   for (int w = 0; w < warps; ++w) largest = std::fmax(largest, of_warps[w]);
   if (largest == 0) return;
   double squares = 0;
-  for (std::int64_t i = thread; i < count; i += normalize_threads) squares += (from[i] / largest) * (from[i] / largest);
+  for (std::int64_t i = thread; i < count; i += Threads) squares += (from[i] / largest) * (from[i] / largest);
   squares = warp_sum(squares);
   if (thread % 32 == 0) of_warps[warps + thread / 32] = squares;
   __syncthreads();
   squares = 0;
   for (int w = 0; w < warps; ++w) squares += of_warps[warps + w];
   const double length = std::sqrt(squares);
-  for (std::int64_t i = thread; i < count; i += normalize_threads) to[i] = from[i] / largest / length;
+  for (std::int64_t i = thread; i < count; i += Threads) to[i] = from[i] / largest / length;
 }
 
 }  // namespace evenkeel::detail

@@ -26,7 +26,7 @@ template <StreamDevice Device>
 void normalize(const Device& device, const double* from, double* to, Index count) {
   LaunchShape shape;
   shape.block = normalize_threads;
-  launch(&normalize_kernel, shape, device.stream(), from, to, static_cast<std::int64_t>(count));
+  launch(&normalize_kernel<normalize_threads>, shape, device.stream(), from, to, static_cast<std::int64_t>(count));
 }
 
 template <class Inputs>
