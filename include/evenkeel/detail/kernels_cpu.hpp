@@ -65,6 +65,9 @@ inline RunTimeIsa run_time_isa = supported_isa();
 #if defined(__AVX2__) && !defined(__CUDACC__)
 #define EVENKEEL_KERNEL_AVX2 1
 #endif
+#if defined(__AVX__) && defined(__FMA__) && !defined(__CUDACC__)
+#define EVENKEEL_KERNEL_FMA 1
+#endif
 #if defined(__AVX512F__) && !defined(__CUDACC__)
 #define EVENKEEL_KERNEL_AVX512 1
 #endif
@@ -79,6 +82,7 @@ inline RunTimeIsa run_time_isa = supported_isa();
 #undef EVENKEEL_KERNEL_BYTES
 #undef EVENKEEL_KERNEL_AVX
 #undef EVENKEEL_KERNEL_AVX2
+#undef EVENKEEL_KERNEL_FMA
 #undef EVENKEEL_KERNEL_AVX512
 #undef EVENKEEL_KERNEL_F16C
 #undef EVENKEEL_KERNEL_BF16
@@ -101,6 +105,7 @@ inline RunTimeIsa run_time_isa = supported_isa();
 #define EVENKEEL_KERNEL_BYTES 32
 #define EVENKEEL_KERNEL_AVX 1
 #define EVENKEEL_KERNEL_AVX2 1
+#define EVENKEEL_KERNEL_FMA 1
 #define EVENKEEL_KERNEL_F16C 1
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx,avx2,fma,f16c"))), apply_to = function)
@@ -137,6 +142,7 @@ inline RunTimeIsa run_time_isa = supported_isa();
 #undef EVENKEEL_KERNEL_BYTES
 #undef EVENKEEL_KERNEL_AVX
 #undef EVENKEEL_KERNEL_AVX2
+#undef EVENKEEL_KERNEL_FMA
 #undef EVENKEEL_KERNEL_AVX512
 #undef EVENKEEL_KERNEL_F16C
 #undef EVENKEEL_KERNEL_RUN_TIME

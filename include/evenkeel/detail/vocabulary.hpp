@@ -25,6 +25,7 @@ struct Lanes {
   static EVENKEEL_HD V select_less(V a, V b, V yes, V no) { return a < b ? yes : no; }
   static EVENKEEL_HD bool all_less(V a, V b) { return a < b; }
   static EVENKEEL_HD V sqrt(V a) { return std::sqrt(a); }
+  static EVENKEEL_HD V fused(V a, V b, V c) { return std::fma(a, b, c); }
   static EVENKEEL_HD V exp(V a) { return std::exp(a); }
   static EVENKEEL_HD V tanh(V a) { return std::tanh(a); }
   static EVENKEEL_HD V erf(V a) { return std::erf(a); }
@@ -70,6 +71,11 @@ EVENKEEL_HD bool all_less(const V& a, const V& b) {
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD V sqrt(const V& a) {
   return Lanes<V>::sqrt(a);
+}
+/// a * b + c, rounded once where the processor can.
+EVENKEEL_MATH template <class V>
+EVENKEEL_HD V fused(const V& a, const V& b, const V& c) {
+  return Lanes<V>::fused(a, b, c);
 }
 EVENKEEL_MATH template <class V>
 EVENKEEL_HD V exp(const V& a) {

@@ -1,8 +1,8 @@
 /// What the norms of weights have in common: checked arguments, and passes that add to a gradient.
 ///
-/// A weight norm is a channel norm: each index of the kept axis is one output unit, all other axes are reduced. All is
-/// computed in double, whatever the weights are stored in: there are few of them beside the activations, and the
-/// squares of every float have room in double.
+/// A weight norm is a channel norm: each index of the kept axis is one output unit, all other axes are reduced. Sums are
+/// taken in double, whatever the weights are stored in: there are few of them beside the activations, and the squares
+/// of every float have room in double.
 #pragma once
 
 #include "evenkeel/detail/arguments.hpp"
@@ -19,6 +19,11 @@
 #include <type_traits>
 
 namespace evenkeel::detail::inline EVENKEEL_ISA {
+
+/// Whether tensors of T... are written in float: on the CPU, where conversions to double and back take longer than all
+/// else.
+template <class Device, class... T>
+inline constexpr bool in_float = !StreamDevice<Device> && ((sizeof(T) <= sizeof(float)) && ...);
 
 /// Where a math's rows have no members.
 inline constexpr const double* nothing_known = nullptr;

@@ -9,154 +9,16 @@
 #pragma once
 
 #include "evenkeel/detail/weight_layer.hpp"
+#include "evenkeel/detail/weight_norm_math.hpp"
 #include "evenkeel/detail/weight_pass.hpp"
 #include "evenkeel/storage.hpp"
 
-#include <cmath>
 #include <concepts>
-#include <cstdint>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 namespace evenkeel {
-namespace detail {
-
-/// norm(v) = length / scale.
-template <class V>
-struct Direction {
-  V scale, length, inverse;
-  EVENKEEL_MATH template <class X>
-  EVENKEEL_HD X unit(const X& v) const {
-    const X scaled = v * scale;
-    return scaled * inverse;
-  }
-};
-
-struct DirectionMath {
-  using Scalar = double;
-  static constexpr int sums = 1, feature_sums = 0, outputs = 0;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {
-    V scale;
-  };
-  template <class V>
-  using Row = Direction<V>;
-
-  EVENKEEL_MATH template <class S, class... Rest>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S&, const Rest&...) const {
-    return {splat<S>(1)};
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& v) const {
-    const V scaled = v * start.scale;
-    s[0] += scaled * scaled;
-  }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>& start) const {
-    const double length = std::sqrt(s[0]);
-    return {start.scale, length, length == 0 ? 0 : 1 / length};
-  }
-  EVENKEEL_HD Start<double> restart(const Start<double>&, const Row<double>& row) const {
-    return {scale_of_squares(row.length * row.length)};
-  }
-};
-
-struct WeightNormWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
-  template <class V>
-  struct Row {
-    V power, factor;
-  };
-
-  /// g / norm = power * factor: power, of two, brings v near 1 and costs no rounding.
-  static EVENKEEL_HD Row<double> row(const Direction<double>& direction, double g) {
-    if (direction.length == 0) return {1, 0};
-    const double power = std::ldexp(1.0, min(max(-std::ilogb(direction.length), -400), 400));
-    return {direction.scale * power, g * (direction.inverse / power)};
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void write(Values<V, 1>& w, const Row<S>& row, const V& v) const {
-    const V near = v * row.power;
-    w[0] = near * row.factor;
-  }
-};
-
-/// From a unit's direction and g, (scale | length | inverse, units) of `values`, to its (power | factor, units).
-template <class G>
-struct WeightNormFactors {
-  const double* values;
-  const G* g;
-  double* factors;
-  std::int64_t units;
-  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const {
-    const auto row = WeightNormWrite::row({values[u], values[units + u], values[2 * units + u]}, widened(g[u]));
-    factors[u] = row.power;
-    factors[units + u] = row.factor;
-  }
-};
-
-/// norm(v) of each unit.
-template <class G>
-struct WeightNormLength {
-  const double* values;
-  G* g;
-  std::int64_t units;
-  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const { g[u] = narrowed<G>(values[units + u] / values[u]); }
-};
-
-struct WeightNormGradientSums {
-  using Scalar = double;
-  static constexpr int sums = 1, feature_sums = 0, outputs = 0;
-  template <class V>
-  using Known = Direction<V>;
-  template <class V>
-  using Start = Direction<V>;
-  template <class V>
-  struct Row {
-    V dw_unit;
-  };
-
-  EVENKEEL_MATH template <class S, class... Rest>
-  EVENKEEL_HD Start<S> start(const Known<S>& known, const S&, const Rest&...) const {
-    return known;
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& dw, const V& v) const {
-    s[0] += dw * start.unit(v);
-  }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>&) const { return {s[0]}; }
-};
-
-struct WeightNormGradientWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
-  template <class V>
-  struct Row {
-    V scale, length, inverse, dw_unit;
-  };
-
-  EVENKEEL_MATH template <class V, class S, class G>
-  EVENKEEL_HD void write(Values<V, 1>& dv, const Row<S>& row, const V& dw, const V& v, const G& g) const {
-    const V unit = Direction<S>{row.scale, row.length, row.inverse}.unit(v);
-    const V tangent = dw - unit * row.dw_unit;
-    const S factor = g * row.inverse;
-    const V scaled = tangent * factor;
-    dv[0] = scaled * row.scale;
-  }
-};
-
-}  // namespace detail
 
 /// Options of weight_norm.
 struct WeightNormOptions {
@@ -182,15 +44,16 @@ class WeightNormSaved {
   void reserve(const Device& device, const V& v, const WeightNormOptions& options = {}) {
     detail::WeightArguments arguments("reserve", options.whole);
     arguments.reference("v", v, options.axis);
-    values_.reserve(6 * arguments.units() + detail::unit_room(device, arguments.grid()));
+    values_.reserve(fields * arguments.units() + detail::unit_room(device, arguments.grid()));
   }
 
   // What weight_norm and weight_norm_backward keep here.
+  static constexpr Index fields = 6;
   Index units_ = 0;  // 0: nothing saved yet
   Index count_ = 0;  // values per unit
   WeightNormOptions options_;
   bool in_place_ = false;
-  // (scale | length | inverse | dw_unit | power | factor, units), then scratch
+  // (scale | length | inverse | dw_unit | two that the writing pass reads, units), then scratch
   typename Storage::template Buffer<double> values_;
 };
 
@@ -209,18 +72,23 @@ void weight_norm_of(const char* function, const Device& device, const V& v, cons
   saved.options_ = options;
   saved.in_place_ = static_cast<const void*>(out.data) == v_rows.data;
   const Index units = saved.units_;
-  saved.values_.ensure(6 * units + unit_room(device, grid));
+  saved.values_.ensure(Saved::fields * units + unit_room(device, grid));
   double* const values = saved.values_.data();
-  double* const factors = values + 4 * units;  // (power | factor, units)
-  const double bytes = arguments.bytes(v_rows);
+  double* const written = values + 4 * units;
+  double* const scratch = values + Saved::fields * units;
+  const double bytes = 2 * arguments.bytes(v_rows) + arguments.bytes(out);
   auto* const g_values = driver_pointer<Device>(lengths);
-  const WeightNormFactors<std::remove_const_t<std::remove_pointer_t<decltype(g_values)>>> between{values, g_values,
-                                                                                                  factors, units};
-  const double* const known = factors;
-  unit_passes(device, RowPass{DirectionMath{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values},
-              values + 6 * units, between,
-              RowPass{WeightNormWrite{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(out), known},
-              2 * bytes + arguments.bytes(out));
+  using T = scalar_t<const V>;
+  const RowPass directions{DirectionMath<T>{}, grid, std::tuple(v_rows), std::tuple(), std::tuple(), none, values};
+  const auto write = [&](const auto& between, const auto& math) {
+    const double* const known = written;
+    unit_passes(device, directions, scratch, between,
+                RowPass{math, grid, std::tuple(v_rows), std::tuple(), std::tuple(out), known}, bytes);
+  };
+  if constexpr (in_float<Device, T, scalar_t<W>>)
+    write(FloatWeightNormFactors{values, g_values, written, units}, FloatWeightNormWrite<float>{});
+  else
+    write(WeightNormFactors{values, g_values, written, units}, WeightNormWrite{});
 }
 
 template <class Device, class Dw, class V, class G, class Saved, class Dv, class Dg>
@@ -244,14 +112,24 @@ void weight_norm_backward_of(const char* function, const Device& device, const D
   require_own_gradient(function, "dv", out, "dw", dw_rows, mode);
   double* const values = saved.values_.data();
   double* const dw_unit = values + 3 * saved.units_;
-  const double* const known = values;
-  const double bytes = arguments.bytes(dw_rows) + arguments.bytes(v_rows);
+  double* const scratch = values + Saved::fields * saved.units_;
+  const double* const direction = values;
+  const double bytes = 2 * (arguments.bytes(dw_rows) + arguments.bytes(v_rows)) + arguments.bytes(out);
   const auto inputs = std::tuple(dw_rows, v_rows);
-  const RowPass sums{WeightNormGradientSums{}, grid, inputs, std::tuple(), std::tuple(), known, dw_unit};
-  with_gradient_pass(
-      WeightNormGradientWrite{}, grid, inputs, std::tuple(lengths), out, known, mode, [&](const auto& write) {
-        unit_passes(device, sums, values + 6 * saved.units_, NothingBetween{}, write, 2 * bytes + arguments.bytes(out));
-      });
+  using T = scalar_t<const V>;
+  const RowPass sums{WeightNormGradientSums<T>{}, grid, inputs, std::tuple(), std::tuple(), direction, dw_unit};
+  const auto write = [&](const auto& between, const auto& math, const auto& parameters, const double* known) {
+    with_gradient_pass(math, grid, inputs, parameters, out, known, mode,
+                       [&](const auto& pass) { unit_passes(device, sums, scratch, between, pass, bytes); });
+  };
+  if constexpr (std::is_same_v<T, double>) {
+    write(NothingBetween{}, WeightNormGradientWrite{}, std::tuple(lengths), direction);
+  } else {
+    double* const written = values + 4 * saved.units_;
+    auto* const g_values = driver_pointer<Device>(lengths);
+    write(WeightNormTangents{direction, g_values, written, saved.units_}, WeightNormTangentWrite{}, std::tuple(),
+          written);
+  }
   put_gradients(device, static_cast<const double*>(dw_unit), FeatureParts{1, saved.units_, 1}, saved.units_, mode,
                 dlengths);
 }
@@ -267,8 +145,10 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   const Index units = arguments.units();
   auto buffer = scratch_of(device, 3 * units + unit_room(device, grid));
   double* const values = buffer.data();  // (scale | length | inverse, units)
-  unit_sums(device, RowPass{DirectionMath{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
-            values + 3 * units, arguments.bytes(w_rows));
+  unit_sums(
+      device,
+      RowPass{DirectionMath<scalar_t<const W>>{}, grid, std::tuple(w_rows), std::tuple(), std::tuple(), none, values},
+      values + 3 * units, arguments.bytes(w_rows));
   HostBuffer<double> copy;
   const double* const on_host = host_values(device, values, 2 * units, copy);
   for (Index unit = 0; unit < units; ++unit)

@@ -312,6 +312,25 @@ struct evenkeel::detail::Lanes<evenkeel::detail::kernels::EVENKEEL_KERNELS::Pack
     return V::of(root);
 #endif
   }
+  static EVENKEEL_PACK V fused(const V& a, const V& b, const V& c) {
+#if EVENKEEL_KERNEL_AVX512
+    if constexpr (std::is_same_v<A, float>)
+      return V::of(typename V::Vector(_mm512_fmadd_ps(a.get(), b.get(), c.get())));
+    else
+      return V::of(typename V::Vector(_mm512_fmadd_pd(a.get(), b.get(), c.get())));
+#elif EVENKEEL_KERNEL_FMA
+    if constexpr (std::is_same_v<A, float>)
+      return V::of(typename V::Vector(_mm256_fmadd_ps(a.get(), b.get(), c.get())));
+    else
+      return V::of(typename V::Vector(_mm256_fmadd_pd(a.get(), b.get(), c.get())));
+#elif defined(__FP_FAST_FMA) && defined(__FP_FAST_FMAF)
+    typename V::Vector sum = c.get();
+    for (int j = 0; j < V::size; ++j) sum[j] = std::fma(a.get()[j], b.get()[j], sum[j]);
+    return V::of(sum);
+#else
+    return V::of(a.get() * b.get() + c.get());
+#endif
+  }
   static V exp(const V& a) { return V::of(typename V::Lanes(a.lanes().exp())); }
   static V tanh(const V& a) { return V::of(typename V::Lanes(a.lanes().tanh())); }
   static V erf(const V& a) {
