@@ -8,6 +8,7 @@
 /// that w, dv and dg are 0 there.
 #pragma once
 
+#include "evenkeel/detail/direction_math.hpp"
 #include "evenkeel/detail/weight_layer.hpp"
 #include "evenkeel/detail/weight_pass.hpp"
 #include "evenkeel/storage.hpp"
@@ -21,47 +22,6 @@
 
 namespace evenkeel {
 namespace detail {
-
-/// norm(v) = length / scale.
-template <class V>
-struct Direction {
-  V scale, length, inverse;
-  EVENKEEL_MATH template <class X>
-  EVENKEEL_HD X unit(const X& v) const {
-    const X scaled = v * scale;
-    return scaled * inverse;
-  }
-};
-
-struct DirectionMath {
-  using Scalar = double;
-  static constexpr int sums = 1, feature_sums = 0, outputs = 0;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {
-    V scale;
-  };
-  template <class V>
-  using Row = Direction<V>;
-
-  EVENKEEL_MATH template <class S, class... Rest>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S&, const Rest&...) const {
-    return {splat<S>(1)};
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& v) const {
-    const V scaled = v * start.scale;
-    s[0] += scaled * scaled;
-  }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>& start) const {
-    const double length = std::sqrt(s[0]);
-    return {start.scale, length, length == 0 ? 0 : 1 / length};
-  }
-  EVENKEEL_HD Start<double> restart(const Start<double>&, const Row<double>& row) const {
-    return {scale_of_squares(row.length * row.length)};
-  }
-};
 
 struct WeightNormWrite {
   using Scalar = double;
@@ -100,15 +60,6 @@ struct WeightNormFactors {
     factors[u] = row.power;
     factors[units + u] = row.factor;
   }
-};
-
-/// norm(v) of each unit.
-template <class G>
-struct WeightNormLength {
-  const double* values;
-  G* g;
-  std::int64_t units;
-  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const { g[u] = narrowed<G>(values[units + u] / values[u]); }
 };
 
 struct WeightNormGradientSums {
@@ -281,7 +232,7 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   auto* const g_values = driver_pointer<Device>(lengths);
   for_each_value(
       device, units,
-      WeightNormLength<std::remove_pointer_t<decltype(driver_pointer<Device>(lengths))>>{values, g_values, units});
+      DirectionLength<std::remove_pointer_t<decltype(driver_pointer<Device>(lengths))>>{values, g_values, units});
 }
 
 }  // namespace detail::inline EVENKEEL_ISA

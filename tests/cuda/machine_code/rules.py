@@ -32,7 +32,7 @@ USES_LOCAL_MEMORY = "random_kernel<"
 # weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy.
 COMPUTES_IN_DOUBLE = re.compile(
     r"channel_gradient_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
-    r"|\b(PartSums|WeightCopy|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
+    r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
 )
 
 BYTES = {"double": 8, "float": 4, "__nv_bfloat16": 2, "__half": 2}
