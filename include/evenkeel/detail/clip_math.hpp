@@ -13,13 +13,13 @@ namespace evenkeel::detail {
 /// What each unit's gradient is multiplied by, from its direction, (scale | length | inverse, units), and the norm of its
 /// weight; 1 where it is not clipped.
 struct AdaptiveFactors {
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
   const double *directions, *weight_norms;
   double* factors;
   std::int64_t units;
   double clip, least_weight, least_gradient;
 
   EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
     const double of_weight = weight_norms[u], norm = directions[units + u] / directions[u];
     const double bound = clip * (of_weight < least_weight ? least_weight : of_weight);
     const bool clips = norm > bound && norm < infinity;
@@ -51,10 +51,10 @@ struct SquareTerms {
 };
 /// The norm of all of them together, and what all gradients are multiplied by, (norm | factor).
 struct GlobalNormTo {
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
   double count, limit;
   double* result;
   EVENKEEL_HD void put(const Values<double, 3>& means) const {
-    constexpr double infinity = std::numeric_limits<double>::infinity();
     const double plain = means[0] * count, scale = scale_of_squares(plain);
     const double norm = scale == 1  ? std::sqrt(plain)
                         : scale < 1 ? std::sqrt(means[1] * count) / scale
@@ -66,11 +66,9 @@ struct GlobalNormTo {
 
 /// A norm that is none, which every other rank then has too.
 struct NoNorm {
+  static constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   double* to;
-  EVENKEEL_HD void operator()(std::int64_t) const {
-    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    *to = nan;
-  }
+  EVENKEEL_HD void operator()(std::int64_t) const { *to = nan; }
 };
 
 /// A gradient times its unit's factor.

@@ -31,7 +31,7 @@ USES_LOCAL_MEMORY = "random_kernel<"
 # Kernels between two passes over channels and behind one over rows, which see a few values of each, and those of
 # weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy.
 COMPUTES_IN_DOUBLE = re.compile(
-    r"channel_gradient_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
+    r"channel_gradient_kernel<|gate_sums_kernel<|kept_sums_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
     r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
 )
 
