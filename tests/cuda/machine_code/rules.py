@@ -29,9 +29,11 @@ LANES, CLUSTER = "lanes", "cluster"
 # Kernels that use local memory: the library's sine and cosine reduce large angles there.
 USES_LOCAL_MEMORY = "random_kernel<"
 # Kernels between two passes over channels and behind one over rows, which see a few values of each, and those of
-# weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy.
+# weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy. Sums
+# over rows or elements of which there are few, and random numbers.
 COMPUTES_IN_DOUBLE = re.compile(
-    r"channel_gradient_kernel<|gate_sums_kernel<|kept_sums_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
+    r"channel_gradient_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
+    r"|(gate_sums|kept_sums|quantile)_kernel<"
     r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
 )
 
