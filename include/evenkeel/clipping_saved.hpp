@@ -141,12 +141,14 @@ class ClippingSaved {
   /// the factor is what the gradients were multiplied by, 1 without clipping.
   const double* norm_and_factor() const { return values_.data(); }
 
-  // What the functions keep here.
+  /// For the functions: room for `size` values, returned for writing.
   double* begin(Index size) {
     values_.ensure(size);
     return values_.data();
   }
+  /// For the functions: the units that report() counts.
   void set_units(Index units) { units_ = units; }
+  /// The values that there is room for.
   Index room() const { return values_.size(); }
 
  private:

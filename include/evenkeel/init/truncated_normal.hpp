@@ -24,8 +24,8 @@ namespace evenkeel {
 
 /// A generator that draws from any distribution: RandomStream, CudaRandom.
 template <class S>
-concept QuantileSource = RandomSource<S> && requires(S& source, float* data, Index count) {
-  source.fill_by_quantile(data, count, [](double u) { return u; });
+concept QuantileSource = RandomSource<S> && requires(S& source, float* data, Index count, double (*quantile)(double)) {
+  source.fill_by_quantile(data, count, quantile);
 };
 
 /// Options of truncated_normal: bounds in values of the tensor.

@@ -128,7 +128,7 @@ class TaperGateSaved {
   /// (gate | factor), for what follows in the stream.
   const double* values() const { return values_.data(); }
 
-  // What taper_gate_gradients writes to.
+  /// For taper_gate_gradients: room for what it writes.
   double* begin(Index rows) {
     values_.ensure(2 + 2 * rows);
     return values_.data();
