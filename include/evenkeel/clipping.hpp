@@ -4,6 +4,9 @@
 ///   adaptive   for each output unit: G *= bound / max(norm(G), 1e-6) where norm(G) > bound = clip * max(norm(W), 1e-3)
 ///   global     all gradients *= limit / norm where norm = sqrt(sum of all squares) > limit
 ///
+/// These functions return what they find, so they run on the CPU; with a ClippingSaved (clipping_saved.hpp) the same run on
+/// CUDA devices too.
+///
 /// Source: A. Brock et al., High-performance large-scale image recognition without normalization, 2021, section 4;
 /// R. Pascanu, T. Mikolov, Y. Bengio, On the difficulty of training recurrent neural networks, ICML 2013, algorithm 1.
 #pragma once
@@ -72,8 +75,9 @@ class ClippedParameter {
     const detail::Layout layout = detail::layout_of(weight), other = detail::layout_of(weight_gradient);
     if (!detail::same_extents(layout, other))
       detail::throw_shape_error(function, "gradient is ", detail::text(other), ", weight is ", detail::text(layout));
+    const T* const values = weight.data();  // of a const Map they may be written
     if (layout.rank < 2) {
-      value = whole(weight.data(), layout.size(), layout.rank == 0 ? 1 : layout.stride[0]);
+      value = whole(values, layout.size(), layout.rank == 0 ? 1 : layout.stride[0]);
       gradient = whole(weight_gradient.data(), layout.size(), layout.rank == 0 ? 1 : other.stride[0]);
       return;
     }
@@ -81,7 +85,7 @@ class ClippedParameter {
       detail::throw_shape_error(function, "no axis is named, expected that of the output units (weight is ",
                                 detail::text(layout), ")");
     const detail::AxisRange range = detail::resolve_axes(function, "weight", layout, axes);
-    value = detail::view_along(function, "weight", weight, range);
+    value = detail::view_as(detail::geometry_along(function, "weight", layout, range), values);
     gradient = detail::view_along(function, "gradient", weight_gradient, range);
   }
 
@@ -127,11 +131,14 @@ void for_each_of_unit(const AxisView<T>& view, Index unit, const F& f) {
     }
 }
 
+template <class X, template <class> class Item>
+inline constexpr bool is_item = false;
+template <class T, template <class> class Item>
+inline constexpr bool is_item<Item<T>, Item> = true;
+
 /// A list of ClippedParameter or ParameterRef: std::vector, std::array, std::span.
 template <class List, template <class> class Item>
-concept ListOf = std::ranges::contiguous_range<const List> && requires(const std::ranges::range_value_t<List>& item) {
-  []<class T>(const Item<T>&) {}(item);
-};
+concept ListOf = std::ranges::contiguous_range<const List> && is_item<std::ranges::range_value_t<const List>, Item>;
 
 template <class T>
 double unit_norm(const AxisView<T>& view, Index unit) {
@@ -156,6 +163,21 @@ inline std::string number_text(double value) {
 inline void require_clip(const char* function, const char* option, double value) {
   if (!(value > 0 && std::isfinite(value)))
     throw_shape_error(function, option, " is ", number_text(value), ", expected a finite number above 0");
+}
+
+inline void require_clipping_options(const char* function, const AdaptiveClippingOptions& options) {
+  require_clip(function, "clip", options.clip);
+  require_clip(function, "least_weight", options.least_weight);
+  require_clip(function, "least_gradient", options.least_gradient);
+}
+
+/// The one sentence for results that the host cannot have without waiting.
+template <class Device>
+constexpr void require_host_results() {
+  require_device<Device>();
+  static_assert(!StreamDevice<Device> || CpuDevice<Device>,
+                "evenkeel: on CUDA devices clipping leaves what it finds in their memory: include "
+                "evenkeel/clipping_saved.hpp and pass an ek::ClippingSaved<ek::CudaStorage>");
 }
 
 /// The sum of (scale * x)^2 of `size` values: blocks of a fixed length, added in their order.
@@ -242,11 +264,8 @@ inline namespace EVENKEEL_ISA {
 template <class Device, class List>
   requires detail::ListOf<List, ClippedParameter> ClippingReport adaptive_gradient_clipping(
       const Device& device, const List& parameters, const AdaptiveClippingOptions& options = {}) {
-    detail::require_cpu_device<Device>();
-    const char* const function = "adaptive_gradient_clipping";
-    detail::require_clip(function, "clip", options.clip);
-    detail::require_clip(function, "least_weight", options.least_weight);
-    detail::require_clip(function, "least_gradient", options.least_gradient);
+    detail::require_host_results<Device>();
+    detail::require_clipping_options("adaptive_gradient_clipping", options);
     ClippingReport report;
     for (const auto& parameter : parameters) {
       using T = std::remove_pointer_t<decltype(parameter.gradient.data)>;
@@ -279,7 +298,7 @@ template <class Device, class List>
 template <class Device, class List>
   requires detail::ListOf<List, ParameterRef>
 double global_gradient_norm(const Device& device, const List& parameters) {
-  detail::require_cpu_device<Device>();
+  detail::require_host_results<Device>();
   const auto squares = [&](double scale) {
     double sum = 0;
     for (const auto& parameter : parameters)

@@ -9,6 +9,7 @@
 #include "evenkeel/cuda_stream.cuh"
 #include "evenkeel/detail/channel_pass_cuda.cuh"
 #include "evenkeel/detail/channel_ranks_cuda.cuh"
+#include "evenkeel/detail/output_backward_cuda.cuh"
 #include "evenkeel/detail/row_means_cuda.cuh"
 #include "evenkeel/detail/row_pass_cuda.cuh"
 #include "evenkeel/detail/taper_gate_cuda.cuh"

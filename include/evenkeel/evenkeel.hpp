@@ -3,6 +3,7 @@
 #pragma once
 
 #include "evenkeel/clipping.hpp"
+#include "evenkeel/clipping_saved.hpp"
 #include "evenkeel/conventions.hpp"
 #include "evenkeel/distributed/thread_communicator.hpp"
 #include "evenkeel/fold/fold_target.hpp"

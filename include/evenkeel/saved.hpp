@@ -29,6 +29,7 @@ template <class A, int Fields, class Storage>
 class SavedRows {
  public:
   using Scalar = A;
+  static constexpr int fields = Fields;
   Index rows() const { return call.rows < 0 ? 0 : call.rows; }
 
   SavedCall call;
@@ -86,9 +87,29 @@ class SavedRows {
                         call.has_bias ? "bias is none, the forward had one" : "there is a bias, the forward had none");
   }
 
-  /// For a backward from y: the features whose xhat y does not tell, and their xhat.
+  /// The same for a forward with the option backward_from_output and the backward from y. On CUDA devices, where the host
+  /// does not learn how many features are kept, there is room for `features` of them.
+  template <class Device, class X>
+  void reserve_from_output(const Device& device, const X& x, Index features, const Axes& axis = {}) {
+    reserve(device, x, axis);
+    RowArguments arguments("reserve_from_output");
+    arguments.reference("x", x, axis);
+    const RowGrid grid = arguments.grid();
+    if (features < 0 || features > grid.length)
+      throw_shape_error("reserve_from_output", "features is ", features, ", expected 0 to ", grid.length);
+    kept_features = features;
+    kept_index.reserve(features + 1);
+    kept_xhat.reserve(features * grid.rows());
+    scratch.reserve(feature_scratch<A, 2>(device, grid.rows(), grid.length) +
+                    output_room(grid.rows(), grid.length, features));
+  }
+  /// Scratch of a backward from y, its sums over the rows aside.
+  static Index output_room(Index rows, Index length, Index kept) { return length + 5 * rows + kept * (rows + 1); }
+
+  /// For a backward from y: the features whose xhat y does not tell, and their xhat. On a CUDA device there is room for
+  /// kept_features of them.
   Index kept_features = 0;
-  typename Storage::template Buffer<Index> kept_index;  // (kept)
+  typename Storage::template Buffer<Index> kept_index;  // (kept), on a CUDA device one more
   typename Storage::template Buffer<A> kept_xhat;       // (kept, rows)
 };
 

@@ -137,8 +137,10 @@ TEST_CASE("adaptive clipping: a convolution in both storage orders, with outputs
           g[std::size_t(o)] += slope * slope;
         }
   const auto before = drows;
+  const Eigen::TensorMap<Eigen::Tensor<double, 4>> column_map(columns.data(), 5, 3, 2, 2);
+  Eigen::TensorMap<Eigen::Tensor<double, 4>> dcolumn_map(dcolumns.data(), 5, 3, 2, 2);
   const std::array parameters{ek::ClippedParameter(rows, drows, ek::branch_layer(1), 0),
-                              ek::ClippedParameter(columns, dcolumns, ek::Role::shortcut, 0),
+                              ek::ClippedParameter(column_map, dcolumn_map, ek::Role::shortcut, 0),
                               ek::ClippedParameter(last, dlast, ek::Role::stem, -1)};
   const auto report = ek::adaptive_gradient_clipping(ek::serial, parameters);
   CHECK(report.units == 15);

@@ -1,6 +1,8 @@
 // Random streams that fill device memory against the host's.
 #include "cuda/row_norm_checks.hpp"
 #include "evenkeel/init/initializers.hpp"
+#include "evenkeel/init/truncated_normal.hpp"
+#include "evenkeel/init/variance_scaling.hpp"
 #include "support/cuda/launched.hpp"
 
 #include <cstdint>
@@ -61,6 +63,19 @@ TEMPLATE_TEST_CASE("CudaRandom fills memory as the host does", "[cuda]", float, 
         ek::kaiming_normal(initialized.map(), fans, random);
         CHECK(most_steps(host, initialized.get()) <= 2);
         if (count > 3) CHECK(host[2] != host[3]);
+        // In the middle, and in the upper tail alone.
+        for (const double lower : {-2.0, 3.0}) {
+          const ek::TruncatedNormalOptions options{.mean = 0.1, .std = 1.5, .lower = lower, .upper = 4};
+          ek::truncated_normal(on_host, stream, options);
+          ek::truncated_normal(initialized.map(), random, options);
+          // The emulator's library is the host's; only what a compiler contracts differs.
+          CHECK(most_steps(host, initialized.get()) <= (sizeof(T) == 8 ? 64 : 1));
+        }
+        for (const double scale : {0.0, 2.0}) {
+          ek::variance_scaling(on_host, fans, stream, {.scale = scale});
+          ek::variance_scaling(initialized.map(), fans, random, {.scale = scale});
+          CHECK(most_steps(host, initialized.get()) <= (sizeof(T) == 8 ? 64 : 1));
+        }
       }
     }
 }
@@ -68,5 +83,6 @@ TEMPLATE_TEST_CASE("CudaRandom fills memory as the host does", "[cuda]", float, 
 TEST_CASE("CudaRandom runs all kernels of its header", "[cuda]") {
   const DeviceArray<float> memory(5);
   ek::uniform(memory.map(), 0, 1, ek::CudaRandom(ek::CudaStream(nullptr, small), ek::RandomStream(1, 2)));
+  ek::sigma_truncated_normal(memory.map(), ek::CudaRandom(ek::CudaStream(nullptr, small), ek::RandomStream(1, 2)));
   CHECK(emulator::never_launched("init/cuda_random.cuh") == std::set<std::string>{});
 }

@@ -70,7 +70,63 @@ void check_graph(const Placement& place) {
   }
 }
 
+// The gradients with respect to the gate and the factor, of rows at a place, against the CPU's.
+template <bool Centres>
+void check_gate_gradients(const Placement& place, double gate) {
+  INFO(place.name << ", length " << place.length << ", gate " << gate << ", centred " << Centres);
+  RowTensors<float, float> t(row_data<float, float>(place), place);
+  DeviceArray<Eigen::bfloat16> weight(place.length);
+  weight.put(row_data<float, Eigen::bfloat16>(place).weight);
+  const auto of = [&](const auto& on, const auto& storage) {
+    using Storage = std::remove_cvref_t<decltype(storage)>;
+    std::conditional_t<Centres, ek::TaperLayerNormSaved<float, Storage>, ek::TaperRmsNormSaved<float, Storage>> saved;
+    saved.reserve(on, t.x.view());
+    const auto w = t.weight.map(), c = t.bias.map();
+    if constexpr (Centres)
+      ek::taper_layer_norm(on, t.x.view(), w, c, ek::none, t.y.view(), saved,
+                           {.gate = gate, .factor = 0.7, .eps = 1e-5});
+    else
+      ek::taper_rms_norm(on, t.x.view(), w, c, ek::none, t.y.view(), saved, {.gate = gate, .factor = 0.7, .eps = 1e-5});
+    ek::TaperGateSaved<Storage> to;
+    to.reserve(on, t.x.view());
+    ek::taper_gate_gradients(on, t.dy.view(), t.x.view(), w, c, saved, to);
+    const auto both = to.gradients();
+    ek::taper_gate_gradients(on, t.dy.view(), t.x.view(), weight.map(), ek::none, saved, to);
+    return Values{both.gate, both.factor, to.gradients().gate, to.gradients().factor};
+  };
+  const Values expected = of(ek::serial, ek::HostStorage());
+  Values first;
+  for (const Order order : orders) {
+    use_order(order);
+    const Values got = of(device, ek::CudaStorage());
+    // In double; what the terms add up to is no more than a few of dy * xhat each.
+    for (std::size_t k = 0; k < got.size(); ++k)
+      CHECK(std::abs(got[k] - expected[k]) <= 1e-15 * 16 * double(place.rows() * place.length));
+    if (place.length > 1) CHECK((gate == 1) == (got[1] == 0));
+    if (first.empty()) first = got;
+    CHECK(got == first);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("taper_gate_gradients on a device are those of the CPU", "[cuda][taper]") {
+  for (const Placement& place : {packed(3, 1), packed(9, 37), packed(2, 700), column_major(5, 40), packed(300, 8)})
+    for (const double gate : {0.0, 0.3, 1.0}) {
+      check_gate_gradients<false>(place, gate);
+      check_gate_gradients<true>(place, gate);
+    }
+  RowTensors<float, float> t(row_data<float, float>(packed(4, 9)), packed(4, 9));
+  ek::TaperRmsNormSaved<float, ek::CudaStorage> saved;
+  saved.reserve(device, t.x.view());
+  ek::TaperGateSaved<ek::CudaStorage> to;
+  const auto w = t.weight.map();
+  const auto gradients = [&] { ek::taper_gate_gradients(device, t.dy.view(), t.x.view(), w, w, saved, to); };
+  CHECK_THROWS_AS(gradients(), ek::ShapeError);  // no forward yet
+  ek::taper_rms_norm(device, t.x.view(), w, w, ek::none, t.y.view(), saved);
+  CHECK_THROWS_AS(gradients(), ek::CudaError);  // no room
+  CHECK(to.gradients().gate == 0);
+}
 
 TEST_CASE("a graph that was captured once follows a gate in the device's memory, with the bits of both ends",
           "[cuda][taper]") {

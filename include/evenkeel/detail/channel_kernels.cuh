@@ -90,7 +90,8 @@ __global__ void __launch_bounds__(channel_threads, 2) channel_sums_kernel(Pass p
   }
 }
 
-/// The outputs, from the inputs and pass.known.
+/// The outputs, from the inputs and pass.known. A math that leaves an output as it is where a channel's values say so
+/// has leaves(row).
 template <class Pass, ChannelLayout Layout, int V>
 __global__ void __launch_bounds__(channel_threads, 2) channel_write_kernel(Pass pass, ChannelPlan plan) {
   using Steps = ChannelSteps<Pass, Layout, V>;
@@ -107,6 +108,12 @@ __global__ void __launch_bounds__(channel_threads, 2) channel_write_kernel(Pass 
     typename Steps::Row known[channels];
 #pragma unroll
     for (int j = 0; j < channels; ++j) known[j] = Steps::row_of(pass, unit, j);
+    if constexpr (requires { pass.math.leaves(known[0]); }) {
+      bool leaves = true;
+#pragma unroll
+      for (int j = 0; j < channels; ++j) leaves = leaves && pass.math.leaves(known[j]);
+      if (leaves) continue;
+    }
     const auto p = Steps::load_parameters(pass, unit);
     for (int e = first; e < unit.positions; e += in_flight * step) {
       typename Steps::Chunks x[in_flight];

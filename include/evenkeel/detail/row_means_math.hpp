@@ -42,6 +42,24 @@ struct AnchorTerms {
   }
 };
 
+/// What rows add to the gradients with respect to a TaperNorm's gate and factor, (of_norm | of_scale, rows).
+struct GateTerms {
+  static constexpr int count = 2;
+  const double* sums;
+  std::int64_t rows;
+  EVENKEEL_HD Values<double, 2> of(std::int64_t row) const { return {{sums[row], sums[rows + row]}}; }
+};
+/// These gradients, (gate | factor).
+struct GateGradientsTo {
+  double rows, gate, factor;
+  double* result;
+  EVENKEEL_HD void put(const Values<double, 2>& means) const {
+    const double of_norm = means[0] * rows, of_scale = means[1] * rows;
+    result[0] = of_norm - factor * of_scale;
+    result[1] = (1 - gate) * of_scale;
+  }
+};
+
 /// The batch enters Count averages, as Ema::add has it: (batches, weight, sums) in memory.
 template <int Count>
 struct AverageOver {

@@ -229,6 +229,16 @@ class RowLaunch {
   const RowPlan& plan_;
 };
 
+inline DeviceGrid device_grid(const RowGrid& grid) {
+  const auto& extent = grid.extent;
+  return {grid.rows(),
+          {extent[0], extent[1], extent[2]},
+          grid.length,
+          extent[0] == 1 && extent[2] == 1,
+          Divisor(std::max<Index>(1, extent[1])),
+          Divisor(std::max<Index>(1, extent[2]))};
+}
+
 /// The pass on the device, without its scratch.
 template <class Math, class X, class P, class Y, class Known, class Kept>
 auto device_pass(const RowPass<Math, X, P, Y, Known, Kept>& pass, typename Math::Scalar* sums) {
@@ -237,13 +247,7 @@ auto device_pass(const RowPass<Math, X, P, Y, Known, Kept>& pass, typename Math:
   const auto inputs = list_of(pass.inputs, rows);
   const auto parameters = list_of(pass.parameters, parameter);
   const auto outputs = list_of(pass.outputs, rows);
-  const auto& extent = pass.grid.extent;
-  const DeviceGrid grid{pass.grid.rows(),
-                        {extent[0], extent[1], extent[2]},
-                        pass.grid.length,
-                        extent[0] == 1 && extent[2] == 1,
-                        Divisor(std::max<Index>(1, extent[1])),
-                        Divisor(std::max<Index>(1, extent[2]))};
+  const DeviceGrid grid = device_grid(pass.grid);
   return DevicePass<Math, std::remove_const_t<decltype(inputs)>, std::remove_const_t<decltype(parameters)>,
                     std::remove_const_t<decltype(outputs)>, Known, Kept>{
       pass.math, grid, inputs, parameters, outputs, pass.known, pass.kept, sums, sums_pitch(pass.grid.length)};

@@ -240,20 +240,34 @@ void taper_norm_backward(const char* function, const char* x_name, const Device&
   });
 }
 
-/// Sums over all elements of dy times the derivative of y by g and by c, in double and without the statistics that the
-/// forward left: at gate 0 it left none.
-template <bool Centres, class Dy, class X, class Weight, class ScaleWeight, class Saved>
-std::array<double, 2> taper_gate_sums(const char* function, const Dy& dy, const X& x, const Weight& weight,
-                                      const ScaleWeight& scale_weight, const Saved& saved) {
-  using T = scalar_t<const X>;
+/// The checked arguments of the gradients with respect to the gate and the factor.
+template <class Dy, class X, class W, class C>
+struct GateArguments {
+  RowGrid grid;
+  Rows<Dy> dy;
+  Rows<X> x;
+  W weight;  // pointers or None
+  C scale_weight;
+};
+template <class Dy, class X, class Weight, class ScaleWeight, class Saved>
+auto gate_arguments(const char* function, const Dy& dy, const X& x, const Weight& weight,
+                    const ScaleWeight& scale_weight, const Saved& saved) {
   saved.check_filled(function);
   RowArguments arguments(function);
   const auto rows = arguments.reference("x", x, saved.call.axis);
   const RowGrid grid = arguments.grid();
-  saved.check(function, "x", grid.rows(), grid.length, scalar_name<T>(), !is_none_v<Weight>);
+  saved.check(function, "x", grid.rows(), grid.length, scalar_name<scalar_t<const X>>(), !is_none_v<Weight>);
   const auto dy_rows = arguments.input("dy", dy);
   const auto w = arguments.parameter("weight", weight);
   const auto c = arguments.parameter("scale_weight", scale_weight);
+  return GateArguments<std::remove_pointer_t<decltype(dy_rows.data)>, std::remove_pointer_t<decltype(rows.data)>,
+                       std::remove_const_t<decltype(w)>, std::remove_const_t<decltype(c)>>{grid, dy_rows, rows, w, c};
+}
+
+/// Sums over all elements of dy times the derivative of y by g and by c, in double and without the statistics that the
+/// forward left: at gate 0 it left none.
+template <bool Centres, class Arguments>
+std::array<double, 2> taper_gate_sums(const Arguments& of, const TaperCall& taper) {
   const auto at = [](const auto& p, Index i) {
     if constexpr (is_none_v<decltype(p)>)
       return 1.0;
@@ -261,23 +275,23 @@ std::array<double, 2> taper_gate_sums(const char* function, const Dy& dy, const 
       return static_cast<double>(p[i]);
   };
   double of_norm = 0, of_scale = 0;
-  const auto n = static_cast<double>(grid.length);
-  for (Index r = 0; r < grid.rows(); ++r) {
-    const auto value = [&](Index i) { return static_cast<double>(*element_at(rows, grid, r, i)); };
+  const auto n = static_cast<double>(of.grid.length);
+  for (Index r = 0; r < of.grid.rows(); ++r) {
+    const auto value = [&](Index i) { return static_cast<double>(*element_at(of.x, of.grid, r, i)); };
     double mean = 0, square = 0, normed = 0, scaled = 0;
     if constexpr (Centres)
-      for (Index i = 0; i < grid.length; ++i) mean += value(i) / n;
-    for (Index i = 0; i < grid.length; ++i) {
-      const double h = value(i) - mean, d = static_cast<double>(*element_at(dy_rows, grid, r, i));
+      for (Index i = 0; i < of.grid.length; ++i) mean += value(i) / n;
+    for (Index i = 0; i < of.grid.length; ++i) {
+      const double h = value(i) - mean, d = static_cast<double>(*element_at(of.dy, of.grid, r, i));
       square += h * h / n;
-      normed += d * h * at(w, i);
-      scaled += d * h * at(c, i);
+      normed += d * h * at(of.weight, i);
+      scaled += d * h * at(of.scale_weight, i);
     }
-    const double root = std::sqrt(square + saved.taper.eps);
+    const double root = std::sqrt(square + taper.eps);
     of_norm += root > 0 ? normed / root : 0;
     of_scale += scaled;
   }
-  return {of_norm - saved.taper.factor * of_scale, (1 - saved.taper.gate) * of_scale};
+  return {of_norm - taper.factor * of_scale, (1 - taper.gate) * of_scale};
 }
 
 }  // namespace EVENKEEL_ISA

@@ -1,11 +1,11 @@
-/// The math of WeightNorm: the direction's length, the weight, and the backward's. No Eigen, no CUDA header.
+/// The math of WeightNorm: the weight, and the backward's. No Eigen, no CUDA header.
 ///
-/// Sums are taken in double, in which squares and products of floats are exact. Double data are brought into range by a
-/// power of two where their squares are not. On a CPU the weights of narrower data are written in float: a factor in
-/// double is two floats, and v * high + v * low rounds once where the processor fuses products and sums, else twice.
+/// Sums are taken in double, in which products of floats are exact. On a CPU the weights of narrower data are written in
+/// float: a factor in double is two floats, and v * high + v * low rounds once where the processor fuses products and
+/// sums, else twice.
 #pragma once
 
-#include "evenkeel/detail/careful_math.hpp"
+#include "evenkeel/detail/direction_math.hpp"
 #include "evenkeel/detail/values.hpp"
 #include "evenkeel/detail/vocabulary.hpp"
 #include "evenkeel/detail/weight_math.hpp"
@@ -15,50 +15,6 @@
 #include <type_traits>
 
 namespace evenkeel::detail {
-
-/// norm(v) = length / scale.
-template <class V>
-struct Direction {
-  V scale, length, inverse;
-  EVENKEEL_MATH template <class X>
-  EVENKEEL_HD X unit(const X& v) const {
-    const X scaled = v * scale;
-    return scaled * inverse;
-  }
-};
-
-/// Input v, whose scalar is T.
-template <class T>
-struct DirectionMath {
-  using Scalar = double;
-  static constexpr int sums = 1, feature_sums = 0, outputs = 0;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {
-    V scale;
-  };
-  template <class V>
-  using Row = Direction<V>;
-
-  EVENKEEL_MATH template <class S, class... Rest>
-  EVENKEEL_HD Start<S> start(const Known<S>&, const S&, const Rest&...) const {
-    return {splat<S>(1)};
-  }
-  EVENKEEL_MATH template <class V, class S>
-  EVENKEEL_HD void accumulate(Values<V, 1>& s, Values<V, 0>&, const Start<S>& start, const V& v) const {
-    V scaled = v;
-    if constexpr (std::is_same_v<T, double>) scaled = v * start.scale;
-    s[0] += scaled * scaled;
-  }
-  EVENKEEL_HD Row<double> finish(const Values<double, 1>& s, const Start<double>& start) const {
-    const double length = std::sqrt(s[0]);
-    return {start.scale, length, length == 0 ? 0 : 1 / length};
-  }
-  EVENKEEL_HD Start<double> restart(const Start<double>&, const Row<double>& row) const {
-    return {std::is_same_v<T, double> ? scale_of_squares(row.length * row.length) : 1};
-  }
-};
 
 struct WeightNormWrite {
   using Scalar = double;
@@ -100,15 +56,6 @@ struct WeightNormFactors {
 };
 template <class G>
 WeightNormFactors(const double*, G*, double*, std::int64_t) -> WeightNormFactors<std::remove_const_t<G>>;
-
-/// norm(v) of each unit.
-template <class G>
-struct WeightNormLength {
-  const double* values;
-  G* g;
-  std::int64_t units;
-  EVENKEEL_MATH EVENKEEL_HD void operator()(std::int64_t u) const { g[u] = narrowed<G>(values[units + u] / values[u]); }
-};
 
 /// Inputs dw, v; T is the scalar of v. sum(dw * unit).
 template <class T>

@@ -4,10 +4,12 @@
 ///     ek::kaiming_normal(weight, ek::fans_of_linear(256, 1024), random);      // weight: an Eigen::Map of device memory
 ///
 /// Uniforms are the bits that the host draws. Normals are formed in double and rounded once, as on the host, and differ
-/// from the host's by one unit in the last place at most where the two libraries' logarithms and cosines differ.
+/// from the host's by one unit in the last place at most where the two libraries' logarithms and cosines differ. So are
+/// truncated normals; of doubles the last bits differ.
 #pragma once
 
 #include "evenkeel/cuda_stream.cuh"
+#include "evenkeel/detail/weight_math.hpp"
 #include "evenkeel/init/random.hpp"
 
 #include <cstddef>
@@ -34,6 +36,20 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+/// A thread writes the values of one Philox block: quantile(u), u in (0, 1).
+template <class T, class Quantile>
+__global__ void __launch_bounds__(256)
+    quantile_kernel(T* data, std::int64_t count, RandomStream stream, int lead, Quantile quantile) {
+  constexpr int width = sizeof(T) == 8 ? 2 : 4;
+  const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x, begin = block * width - lead;
+  if (begin >= count) return;
+  double uniforms[width];
+  stream.open_uniforms<T>(static_cast<std::uint64_t>(block), uniforms);
+#pragma unroll
+  for (int i = 0; i < width; ++i)
+    if (begin + i >= 0 && begin + i < count) data[begin + i] = narrowed<T>(quantile(uniforms[i]));
+}
+
 }  // namespace detail
 
 inline namespace EVENKEEL_ISA {
@@ -53,18 +69,27 @@ class CudaRandom {
   void fill_normal(T* data, std::ptrdiff_t count, double mean = 0, double std = 1) const {
     fill<detail::Drawn::normal>(data, count, mean, std);
   }
+  /// Writes data[i] = quantile(u), u in (0, 1) being a double that is never 0 or 1. The quantile is a struct that kernels
+  /// can call.
+  template <class T, class Quantile>
+  void fill_by_quantile(T* data, std::ptrdiff_t count, const Quantile& quantile) const {
+    put(&detail::quantile_kernel<detail::device_scalar_t<T>, Quantile>, data, count, quantile);
+  }
 
  private:
   template <detail::Drawn Distribution, class T>
   void fill(T* data, std::ptrdiff_t count, double a, double b) const {
+    put(&detail::random_kernel<Distribution, detail::device_scalar_t<T>>, data, count, a, b);
+  }
+  template <class Kernel, class T, class... Distribution>
+  void put(Kernel kernel, T* data, std::ptrdiff_t count, const Distribution&... distribution) const {
     if (count <= 0) return;
-    using Scalar = detail::device_scalar_t<T>;
     constexpr int width = sizeof(T) == 8 ? 2 : 4;
     detail::LaunchShape shape;
     shape.block = 256;
     shape.grid = static_cast<unsigned>(detail::quotient_up(detail::quotient_up(count, width) + 1, 256));
-    detail::launch(&detail::random_kernel<Distribution, Scalar>, shape, device_.stream(), detail::device_pointer(data),
-                   static_cast<std::int64_t>(count), stream_, stream_.lead(width), a, b);
+    detail::launch(kernel, shape, device_.stream(), detail::device_pointer(data), static_cast<std::int64_t>(count),
+                   stream_, stream_.lead(width), distribution...);
   }
 
   CudaStream device_;

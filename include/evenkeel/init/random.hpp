@@ -102,6 +102,13 @@ class RandomStream {
          [=, this](std::uint64_t block, Real<T>* values) { scaled_normals<Real<T>>(block, mean, std, values); });
   }
 
+  /// What a quantile function is given for the values of one block: two of double, four of the rest. Block 0 holds value 0,
+  /// behind lead() others.
+  template <RandomScalar T>
+  EVENKEEL_HD void open_uniforms(std::uint64_t block, double* uniforms) const {
+    detail::BlockDraws<Real<T>>::open_uniforms(random_block(seed_, stream_, first_ / width<T> + block), uniforms);
+  }
+
   /// Writes data[i] = quantile(u) for i in [0, count), u in (0, 1) being a double that is never 0 or 1: any distribution
   /// by the inverse of its cumulative distribution function. Example: `stream.fill_by_quantile(data, n, [](double u) {
   /// return -std::log(u); });` for the exponential distribution.

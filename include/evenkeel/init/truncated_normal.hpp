@@ -16,17 +16,16 @@
 
 #include "evenkeel/init/distributions.hpp"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 namespace evenkeel {
 
-/// A generator that draws from any distribution: RandomStream.
+/// A generator that draws from any distribution: RandomStream, CudaRandom.
 template <class S>
-concept QuantileSource = RandomSource<S> && requires(S& source, float* data, Index count) {
-  source.fill_by_quantile(data, count, [](double u) { return u; });
+concept QuantileSource = RandomSource<S> && requires(S& source, float* data, Index count, double (*quantile)(double)) {
+  source.fill_by_quantile(data, count, quantile);
 };
 
 /// Options of truncated_normal: bounds in values of the tensor.
@@ -48,14 +47,14 @@ struct SigmaTruncatedNormalOptions {
 
 namespace detail::inline EVENKEEL_ISA {
 
-inline double normal_cdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
+EVENKEEL_HD double normal_cdf(double x) { return 0.5 * std::erfc(-0.70710678118654752440 * x); }
 
-inline double normal_density(double x) { return 0.39894228040143267794 * std::exp(-0.5 * x * x); }
+EVENKEEL_HD double normal_density(double x) { return 0.39894228040143267794 * std::exp(-0.5 * x * x); }
 
 /// x with normal_cdf(x) = p, for p in (0, 0.5] down to 1e-300, within a few units in the last place. The start is M.
 /// Abramowitz, I. Stegun, Handbook of Mathematical Functions, 26.2.23, whose error is under 4.5e-4; each of Halley's
 /// steps triples the digits.
-inline double lower_normal_quantile(double p) {
+EVENKEEL_HD double lower_normal_quantile(double p) {
   const double t = std::sqrt(-2 * std::log(p));
   double x = (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t;
   for (int step = 0; step < 2; ++step) {
@@ -86,11 +85,12 @@ class TruncatedNormal {
     mass_ = b < 0 ? normal_cdf(b) - below_ : 1 - below_ - above_;
   }
 
-  double operator()(double u) const {
+  EVENKEEL_HD double operator()(double u) const {
     const double from_left = mirrored_ ? 1 - u : u;
     const double p = below_ + from_left * mass_;
     const double z = p <= 0.5 ? lower_normal_quantile(p) : -lower_normal_quantile(above_ + (1 - from_left) * mass_);
-    return std::clamp(mean_ + std_ * (mirrored_ ? -z : z), lower_, upper_);
+    const double value = mean_ + std_ * (mirrored_ ? -z : z);
+    return value < lower_ ? lower_ : value > upper_ ? upper_ : value;
   }
 
  private:
@@ -113,7 +113,7 @@ void fill_truncated_normal(const char* function, T* data, Index size, double mea
                            double lower, double upper, Source& source) {
   static_assert(
       QuantileSource<Source>,
-      "evenkeel: truncated normal numbers come from a RandomStream on the host, there are none of a TorchRandom");
+      "evenkeel: truncated normal numbers come from a RandomStream or a CudaRandom, there are none of a TorchRandom");
   require(size >= 0, function, "size", static_cast<double>(size), "at least 0");
   if (a > farthest_tail || b < -farthest_tail)
     throw_shape_error(function, "the bounds lie ", value_text(a > 0 ? a : -b),

@@ -53,7 +53,7 @@ void variance_scaling(T* weight, Index size, Fans fans, Source&& source, const V
     detail::fill_uniform(function, weight, size, -detail::uniform_bound(std), detail::uniform_bound(std), source);
   } else if constexpr (QuantileSource<Source>) {
     if (std == 0)
-      constant(weight, size, 0);
+      source.fill_uniform(weight, size, 0, 0);  // zeros, wherever the weight lies
     else
       sigma_truncated_normal(weight, size, source, {.std = std, .correct_std = true});
   } else {

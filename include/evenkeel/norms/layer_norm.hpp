@@ -140,7 +140,8 @@ void add_layer_norm_backward(const Device& device, const Dy& dy, const Dsum& dsu
 
 /// The gradients of layer_norm from its output y, for which the forward had the option backward_from_output: x need not
 /// be kept, and y may have been written over it. Right also for weights at or near 0. bias is the forward's. Sums over
-/// the features whose weight is small beside their bias run on the calling thread.
+/// the features whose weight is small beside their bias run on the calling thread; on CUDA devices
+/// saved.reserve_from_output makes room for a number of them, and with more dx and dweight become NaN.
 template <class Device, class Dy, class Y, class Weight, class Bias, class A, class Storage, class Dx, class Dweight,
           class Dbias>
 void layer_norm_backward_from_output(const Device& device, const Dy& dy, const Y& y, const Weight& weight,

@@ -6,6 +6,7 @@
 /// inaccurate. The forward keeps xhat for those features; the memory that it takes is rows times their number.
 #pragma once
 
+#include "evenkeel/detail/output_math.hpp"
 #include "evenkeel/norms/row_norm.hpp"
 
 #include <cmath>
@@ -72,7 +73,64 @@ struct OutputBackward {
   }
 };
 
+/// Where a backward from the output keeps its numbers beside the rows.
+template <class A>
+struct OutputParts {
+  A* sums;          // of the pass, over the rows
+  A* inverse;       // (length)
+  A* known;         // (rstd | kept_hxhat, rows)
+  A* row_values;    // (rstd | mean_h | mean_hxhat, rows)
+  A* kept_dy;       // (kept, rows)
+  A* kept_dweight;  // (kept)
+  const A* rstd;    // (rows)
+  const A* xhat;    // (kept, rows)
+  const Index* features;
+  Index kept;  // features; on a CUDA device those that there is room for
+};
+
 inline namespace EVENKEEL_ISA {
+
+/// What the pass knows of features and rows, and what the kept features add to dweight.
+template <class Device, class A, class T, class Feature>
+  requires(!StreamDevice<Device>)
+void prepare_kept(const Device&, const OutputParts<A>& parts, const RowGrid& grid, const Rows<T>& dy,
+                  const Feature& feature) {
+  const Index rows = grid.rows();
+  for (Index i = 0; i < grid.length; ++i) parts.inverse[i] = 1 / feature.factor(i);
+  for (Index r = 0; r < rows; ++r) {
+    parts.known[r] = parts.rstd[r];
+    parts.known[rows + r] = 0;
+  }
+  for (Index k = 0; k < parts.kept; ++k) {
+    const Index i = parts.features[k];
+    parts.inverse[i] = 0;
+    double dweight_sum = 0;
+    for (Index r = 0; r < rows; ++r) {
+      const A gradient = static_cast<A>(*element_at(dy, grid, r, i)), xhat = parts.xhat[k * rows + r];
+      parts.kept_dy[k * rows + r] = gradient;
+      parts.known[rows + r] += gradient * feature.factor(i) * xhat;
+      dweight_sum += static_cast<double>(gradient) * static_cast<double>(xhat);
+    }
+    parts.kept_dweight[k] = static_cast<A>(dweight_sum);
+  }
+}
+/// Behind the pass: dx of the kept features, and their part of dweight.
+template <class Math, bool HasDweight, class Device, class A, class T, class Feature>
+  requires(!StreamDevice<Device>)
+void finish_kept(const Device&, const OutputParts<A>& parts, const RowGrid& grid, const Rows<T>& dx,
+                 const Feature& feature) {
+  const Index rows = grid.rows();
+  for (Index k = 0; k < parts.kept; ++k) {
+    const Index i = parts.features[k];
+    if constexpr (HasDweight) parts.sums[i] += parts.kept_dweight[k];
+    for (Index r = 0; r < rows; ++r) {
+      const typename Math::template Row<A> row{parts.row_values[r], parts.row_values[rows + r],
+                                               parts.row_values[2 * rows + r]};
+      *element_at(dx, grid, r, i) = static_cast<T>(
+          Math::gradient(row, parts.kept_dy[k * rows + r] * feature.factor(i), parts.xhat[k * rows + r]));
+    }
+  }
+}
 
 /// Backward of the norm whose statistics end with rstd, from y.
 template <bool Centred, class Device, class Dy, class Y, class Weight, class Bias, class Saved, class Dx, class Dweight,
@@ -80,7 +138,7 @@ template <bool Centred, class Device, class Dy, class Y, class Weight, class Bia
 void row_norm_backward_from_output(const char* function, const Device& device, const Dy& dy, const Y& y,
                                    const Weight& weight, const Bias& bias, Saved& saved, Dx& dx, Dweight& dweight,
                                    Dbias& dbias, GradientMode mode) {
-  require_cpu_device<Device>();
+  require_device<Device>();
   static_assert(!is_none_v<Weight> || is_none_v<Dweight>, "evenkeel: there is no weight that dweight could belong to");
   using T = scalar_t<const Y>;
   using A = accumulator_t<T>;
@@ -101,57 +159,36 @@ void row_norm_backward_from_output(const char* function, const Device& device, c
 
   const Index rows = grid.rows(), length = grid.length, kept = saved.kept_features;
   const Index partial = feature_scratch<A, Terms::count>(device, rows, length);
-  saved.scratch.reserve(partial + length + 5 * rows + kept * (rows + 1));
+  saved.scratch.ensure(partial + Saved::output_room(rows, length, kept));
   A* const sums = saved.scratch.data();
-  A* const inverse = sums + partial;             // (length)
-  A* const known = inverse + length;             // (rstd | kept_hxhat, rows)
-  A* const row_values = known + 2 * rows;        // (rstd | mean_h | mean_hxhat, rows)
-  A* const kept_h = row_values + 3 * rows;       // (kept, rows)
-  A* const kept_dweight = kept_h + kept * rows;  // (kept)
-  const A* const xhat = saved.kept_xhat.data();
-  const Index* const features = saved.kept_index.data();
-
-  const auto factor = [&](Index i) -> A {
-    if constexpr (is_none_v<Weight>)
-      return 1;
-    else
-      return static_cast<A>(w[i]) + A(saved.call.unit_offset);
-  };
-  for (Index i = 0; i < length; ++i) inverse[i] = 1 / factor(i);
-  for (Index r = 0; r < rows; ++r) {
-    known[r] = saved.rstd(r);
-    known[rows + r] = 0;
-  }
-  for (Index k = 0; k < kept; ++k) {
-    const Index i = features[k];
-    inverse[i] = 0;
-    double dweight_sum = 0;
-    for (Index r = 0; r < rows; ++r) {
-      const A gradient = static_cast<A>(*element_at(dy_rows, grid, r, i)), h = gradient * factor(i);
-      kept_h[k * rows + r] = h;
-      known[rows + r] += h * xhat[k * rows + r];
-      dweight_sum += static_cast<double>(gradient) * static_cast<double>(xhat[k * rows + r]);
-    }
-    kept_dweight[k] = static_cast<A>(dweight_sum);
-  }
+  A* const inverse = sums + partial;
+  A* const known = inverse + length;
+  A* const row_values = known + 2 * rows;
+  A* const kept_dy = row_values + 3 * rows;
+  const OutputParts<A> parts{sums,
+                             inverse,
+                             known,
+                             row_values,
+                             kept_dy,
+                             kept_dy + kept * rows,
+                             saved.field_values(Saved::fields - 1),
+                             saved.kept_xhat.data(),
+                             saved.kept_index.data(),
+                             kept};
+  const OutputFeature<A, std::remove_const_t<decltype(w)>, std::remove_const_t<decltype(b)>> feature{
+      w, b, A(saved.call.unit_offset)};
+  prepare_kept(device, parts, grid, dy_rows, feature);
   const A *const read_known = known, *const read_inverse = inverse;
-  FeatureParts parts{};
+  FeatureParts of_features{};
   with_affine<Device, T>(w, saved.call.unit_offset, RoundOnce{}, [&](auto affine, const auto& weights) {
     using Math = OutputBackward<A, decltype(affine), Terms, Centred>;
-    parts = row_pass(device,
-                     RowPass{Math{A(1) / static_cast<A>(length)}, grid, std::tuple(dy_rows, y_rows),
-                             std::tuple(weights, b, read_inverse), std::tuple(dx_rows), read_known, row_values},
-                     sums);
-    for (Index k = 0; k < kept; ++k) {
-      if constexpr (!is_none_v<Dweight>) sums[features[k]] += kept_dweight[k];
-      for (Index r = 0; r < rows; ++r) {
-        const typename Math::template Row<A> row{row_values[r], row_values[rows + r], row_values[2 * rows + r]};
-        *element_at(dx_rows, grid, r, features[k]) =
-            static_cast<scalar_t<Dx>>(Math::gradient(row, kept_h[k * rows + r], xhat[k * rows + r]));
-      }
-    }
+    of_features = row_pass(device,
+                           RowPass{Math{A(1) / static_cast<A>(length)}, grid, std::tuple(dy_rows, y_rows),
+                                   std::tuple(weights, b, read_inverse), std::tuple(dx_rows), read_known, row_values},
+                           sums);
+    finish_kept<Math, !is_none_v<Dweight>>(device, parts, grid, dx_rows, feature);
   });
-  put_gradients(device, sums, parts, length, mode, dw, db);
+  put_gradients(device, sums, of_features, length, mode, dw, db);
 }
 
 }  // namespace EVENKEEL_ISA

@@ -5,6 +5,7 @@
 #include "evenkeel/detail/affine_math.hpp"
 #include "evenkeel/detail/arguments.hpp"
 #include "evenkeel/detail/masked_math.hpp"
+#include "evenkeel/detail/output_math.hpp"
 #include "evenkeel/detail/row_pass_cpu.hpp"
 #include "evenkeel/detail/scaled_math.hpp"
 #include "evenkeel/parameter.hpp"
@@ -99,34 +100,29 @@ A factor_of(const Scaled<R>& residual) {
 inline namespace EVENKEEL_ISA {
 
 /// Before a forward that may overwrite x: the features for which (y - bias) / weight would not give xhat back, and their
-/// x. With |bias| <= 8 |weight| it does, to a few units in the last place.
-template <class Saved, class T, class W, class B>
-void keep_features(Saved& saved, const Rows<T>& x, const RowGrid& grid, const W& w, const B& b, bool unit_offset) {
+/// x.
+template <class Device, class Saved, class T, class Feature>
+  requires(!StreamDevice<Device>)
+void keep_features(const char*, const Device&, Saved& saved, const Rows<T>& x, const RowGrid& grid,
+                   const Feature& feature) {
   using A = typename Saved::Scalar;
-  const auto lost = [&](Index i) {
-    if constexpr (is_none_v<W>) {
-      return false;
-    } else {
-      const A weight = std::abs(static_cast<A>(w[i]) + A(unit_offset));
-      A bias = 0;
-      if constexpr (!is_none_v<B>) bias = std::abs(static_cast<A>(b[i]));
-      return weight * 8 <= bias || weight < A(1e-18f);
-    }
-  };
   Index kept = 0;
-  for (Index i = 0; i < grid.length; ++i) kept += lost(i);
+  for (Index i = 0; i < grid.length; ++i) kept += feature.lost(i);
   saved.kept_features = kept;
   saved.kept_index.reserve(kept);
   saved.kept_xhat.reserve(kept * grid.rows());
   kept = 0;
   for (Index i = 0; i < grid.length; ++i) {
-    if (!lost(i)) continue;
+    if (!feature.lost(i)) continue;
     saved.kept_index.data()[kept] = i;
     for (Index r = 0; r < grid.rows(); ++r)
       saved.kept_xhat.data()[kept * grid.rows() + r] = static_cast<A>(*element_at(x, grid, r, i));
     ++kept;
   }
 }
+template <class Device, class Saved>
+  requires(!StreamDevice<Device>)
+void standardize_kept(const Device&, Saved& saved) { saved.standardize_kept(); }
 
 /// Forward of the norm whose math is Norm::Forward, of x, of what a mask leaves of x, or of sum = x + residual, where
 /// residual may be Scaled. With a residual and no sum the residual is added to the norm of x.
@@ -147,18 +143,19 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
   const RowGrid grid = arguments.grid();
   constexpr bool plain = is_none_v<Sum> && is_none_v<Residual>;
   constexpr bool has_option = plain && !is_none_v<Saved> && requires { options.backward_from_output; };
-  constexpr bool keeps = has_option && CpuDevice<Device>;
-  if constexpr (has_option && !keeps)
-    if (options.backward_from_output)
-      throw_shape_error(function, "the option backward_from_output is set, which only CPU devices have");
   const bool for_output = [&] {
-    if constexpr (keeps)
+    if constexpr (has_option)
       return options.backward_from_output;
     else
       return false;
   }();
   const auto run = [&](const auto& outputs) {
     const auto out = std::get<0>(outputs);
+    if constexpr (has_option)
+      if (for_output)
+        keep_features(function, device, saved, rows, grid,
+                      OutputFeature<A, std::remove_const_t<decltype(w)>, std::remove_const_t<decltype(b)>>{
+                          w, b, A(options.unit_offset)});
     const auto kept = [&] {
       if constexpr (is_none_v<Saved>)
         return none;
@@ -167,8 +164,6 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
                             !is_none_v<Weight>, is_none_v<Sum> && static_cast<const void*>(out.data) == rows.data,
                             !is_none_v<Bias>, for_output, scale_of(options)});
     }();
-    if constexpr (keeps)
-      if (for_output) keep_features(saved, rows, grid, w, b, options.unit_offset);
     with_affine<Device, T>(w, options.unit_offset, options.rounding, [&](auto affine, const auto& weights) {
       const typename Norm::template Forward<A, decltype(affine)> unscaled{A(1) / static_cast<A>(grid.length), eps};
       const auto math = [&] {
@@ -191,8 +186,8 @@ void row_norm(const char* function, const Device& device, const X& x, const Resi
       else
         pass(add_math<driver_scalar_t<Device, scalar_t<Sum>>>(math, factor_of<A>(residual)), added);
     });
-    if constexpr (keeps)
-      if (for_output) saved.standardize_kept();
+    if constexpr (has_option)
+      if (for_output) standardize_kept(device, saved);
   };
   if constexpr (is_none_v<Sum>) {
     run(std::tuple(arguments.output("y", y)));

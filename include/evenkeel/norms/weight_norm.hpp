@@ -161,7 +161,7 @@ void weight_norm_split_of(const char* function, const Device& device, const W& w
   auto* const g_values = driver_pointer<Device>(lengths);
   for_each_value(
       device, units,
-      WeightNormLength<std::remove_pointer_t<decltype(driver_pointer<Device>(lengths))>>{values, g_values, units});
+      DirectionLength<std::remove_pointer_t<decltype(driver_pointer<Device>(lengths))>>{values, g_values, units});
 }
 
 }  // namespace detail::inline EVENKEEL_ISA

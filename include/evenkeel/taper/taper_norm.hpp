@@ -107,6 +107,69 @@ struct TaperGateGradients {
 
 inline namespace EVENKEEL_ISA {
 
+/// Where taper_gate_gradients leaves them in the storage's memory, and its scratch.
+template <class Storage = HostStorage>
+class TaperGateSaved {
+ public:
+  /// Makes room for calls over x, so that none allocates.
+  template <class Device, class X>
+  void reserve(const Device&, const X& x, const Axes& axis = {}) {
+    detail::require_device<Device>();
+    detail::RowArguments arguments("reserve");
+    arguments.reference("x", x, axis);
+    values_.reserve(2 + 2 * arguments.grid().rows());
+  }
+  /// Of the last call; zero without one. Waits for the device, where the storage is one's.
+  TaperGateGradients gradients() const {
+    std::array<double, 2> values{};
+    if (values_.size() > 0) Storage::read(values_.data(), values.data(), 2);
+    return {values[0], values[1]};
+  }
+  /// (gate | factor), for what follows in the stream.
+  const double* values() const { return values_.data(); }
+
+  /// For taper_gate_gradients: room for what it writes.
+  double* begin(Index rows) {
+    values_.ensure(2 + 2 * rows);
+    return values_.data();
+  }
+
+ private:
+  typename Storage::template Buffer<double> values_;  // (gate | factor), then (of_norm | of_scale, rows)
+};
+
+}  // namespace EVENKEEL_ISA
+
+namespace detail::inline EVENKEEL_ISA {
+
+/// The one sentence for gradients that the host cannot have without waiting.
+template <class Device>
+constexpr void require_host_gate() {
+  require_device<Device>();
+  static_assert(!StreamDevice<Device> || CpuDevice<Device>,
+                "evenkeel: on CUDA devices taper_gate_gradients leaves what it finds in their memory: pass an "
+                "ek::TaperGateSaved<ek::CudaStorage>");
+}
+
+template <bool Centres, class Device, class Dy, class X, class Weight, class ScaleWeight, class Saved, class To>
+void put_gate_gradients(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                        const ScaleWeight& scale_weight, const Saved& saved, To& to) {
+  require_device<Device>();
+  const auto arguments = gate_arguments("taper_gate_gradients", dy, x, weight, scale_weight, saved);
+  double* const values = to.begin(arguments.grid.rows());
+  if constexpr (StreamDevice<Device>) {
+    put_gate_sums<Centres>(device, arguments, saved.taper, values);
+  } else {
+    const auto sums = taper_gate_sums<Centres>(arguments, saved.taper);
+    values[0] = sums[0];
+    values[1] = sums[1];
+  }
+}
+
+}  // namespace detail::inline EVENKEEL_ISA
+
+inline namespace EVENKEEL_ISA {
+
 /// y = g * x/r * weight + (1 - g) * c * x * scale_weight + bias, row by row.
 ///
 /// x, y                        any shape, the same for both; y may be x itself, then no backward is possible; partial
@@ -213,23 +276,43 @@ void taper_layer_norm_backward(const Device& device, const Dy& dy, const X& x, c
 
 /// The gradients with respect to the gate and the factor, which the paper holds constant: for checks, and for whoever
 /// learns them. Arguments as those of the backward; the gate, factor and eps are the ones of the forward that filled
-/// saved. One thread, in double. Throws ShapeError as the backward does.
+/// saved. One thread, in double; on the CPU, since it returns what it finds. Throws ShapeError as the backward does.
 ///
 ///     dgate = sum of dy * (xhat * weight - c * h * scale_weight),  dfactor = (1 - g) * sum of dy * h * scale_weight
 template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A>
 TaperGateGradients taper_gate_gradients(const Device&, const Dy& dy, const X& x, const Weight& weight,
                                         const ScaleWeight& scale_weight, const TaperRmsNormSaved<A>& saved) {
-  detail::require_cpu_device<Device>();
-  const auto sums = detail::taper_gate_sums<false>("taper_gate_gradients", dy, x, weight, scale_weight, saved);
+  detail::require_host_gate<Device>();
+  const auto sums = detail::taper_gate_sums<false>(
+      detail::gate_arguments("taper_gate_gradients", dy, x, weight, scale_weight, saved), saved.taper);
   return {sums[0], sums[1]};
 }
 /// The same of the LayerNorm variant.
 template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A>
 TaperGateGradients taper_gate_gradients(const Device&, const Dy& dy, const X& x, const Weight& weight,
                                         const ScaleWeight& scale_weight, const TaperLayerNormSaved<A>& saved) {
-  detail::require_cpu_device<Device>();
-  const auto sums = detail::taper_gate_sums<true>("taper_gate_gradients", dy, x, weight, scale_weight, saved);
+  detail::require_host_gate<Device>();
+  const auto sums = detail::taper_gate_sums<true>(
+      detail::gate_arguments("taper_gate_gradients", dy, x, weight, scale_weight, saved), saved.taper);
   return {sums[0], sums[1]};
+}
+
+/// The same on any device: the gradients are in `to` afterwards, which has room for x by to.reserve(device, x). On a CUDA
+/// device a call puts its work into the stream and allocates nothing; results are the same bits in every run. Of a gate in
+/// the device's memory it takes what the host took it for at the forward. Throws CudaError without room. Example:
+/// tests/cuda/row_taper_gate_test.cpp.
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A, class Storage>
+void taper_gate_gradients(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                          const ScaleWeight& scale_weight, const TaperRmsNormSaved<A, Storage>& saved,
+                          TaperGateSaved<Storage>& to) {
+  detail::put_gate_gradients<false>(device, dy, x, weight, scale_weight, saved, to);
+}
+/// The same of the LayerNorm variant.
+template <class Device, class Dy, class X, class Weight, class ScaleWeight, class A, class Storage>
+void taper_gate_gradients(const Device& device, const Dy& dy, const X& x, const Weight& weight,
+                          const ScaleWeight& scale_weight, const TaperLayerNormSaved<A, Storage>& saved,
+                          TaperGateSaved<Storage>& to) {
+  detail::put_gate_gradients<true>(device, dy, x, weight, scale_weight, saved, to);
 }
 
 }  // namespace EVENKEEL_ISA

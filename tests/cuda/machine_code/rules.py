@@ -29,10 +29,12 @@ LANES, CLUSTER = "lanes", "cluster"
 # Kernels that use local memory: the library's sine and cosine reduce large angles there.
 USES_LOCAL_MEMORY = "random_kernel<"
 # Kernels between two passes over channels and behind one over rows, which see a few values of each, and those of
-# weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy.
+# weights, whose maths are in double whatever the weights are: what adds up to sums, what is written, and a copy. Sums
+# over rows or elements of which there are few, and random numbers.
 COMPUTES_IN_DOUBLE = re.compile(
     r"channel_gradient_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
-    r"|\b(PartSums|WeightCopy|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
+    r"|(gate_sums|kept_sums|quantile)_kernel<"
+    r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
 )
 
 BYTES = {"double": 8, "float": 4, "__nv_bfloat16": 2, "__half": 2}

@@ -17,3 +17,9 @@ void use_layer(surface::Tensors<float>& t, ek::LayerNorm<float, ek::CudaStorage>
   norm.forward(t.device, t.x, t.y);
   norm.backward(t.device, t.dy, t.x, t.dx);
 }
+
+void use_output(surface::Tensors<float>& t, Saved& saved) {
+  saved.reserve_from_output(t.device, t.x, 8);
+  ek::layer_norm(t.device, t.x, t.weight, t.bias, t.x, saved, {.backward_from_output = true});
+  ek::layer_norm_backward_from_output(t.device, t.dy, t.x, t.weight, t.bias, saved, t.dy, t.dweight, t.dbias);
+}

@@ -22,6 +22,7 @@ void use_sums_and_random_numbers(surface::Tensors<T>& t, ek::CudaRandom& random)
   ek::residual_sum(t.device, t.x, t.z, t.y, 0.5f);
   ek::normal(t.x, 0, 1, random);
   ek::uniform(t.x, -1, 1, random);
+  ek::truncated_normal(t.x, random);
 }
 template void use_sums_and_random_numbers(surface::Tensors<float>&, ek::CudaRandom&);
 template void use_sums_and_random_numbers(surface::Tensors<Eigen::bfloat16>&, ek::CudaRandom&);

@@ -15,6 +15,10 @@ void use_taper_norm(Doubles& t, ek::TaperRmsNormSaved<double, ek::CudaStorage>& 
   ek::add_taper_rms_norm_backward(t.device, t.dy, t.dz, t.z, t.weight, t.bias, saved, t.dx, t.dweight, t.dbias,
                                   ek::none);
 }
+void use_gate_gradients(Doubles& t, ek::TaperLayerNormSaved<double, ek::CudaStorage>& saved,
+                        ek::TaperGateSaved<ek::CudaStorage>& gradients) {
+  ek::taper_gate_gradients(t.device, t.dy, t.x, t.weight, t.bias, saved, gradients);
+}
 void use_gate_in_memory(Doubles& t, ek::CudaTaper& taper,
                         ek::TaperRmsNorm<double, ek::CudaStorage, ek::CudaTaper>& norm) {
   norm.forward(t.device, t.x, t.y);

@@ -1,4 +1,4 @@
-// refused: truncated normal numbers come from a RandomStream on the host, there are none of a TorchRandom
+// refused: truncated normal numbers come from a RandomStream or a CudaRandom, there are none of a TorchRandom
 
 #include "evenkeel/init/truncated_normal.hpp"
 
