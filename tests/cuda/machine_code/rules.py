@@ -34,7 +34,7 @@ USES_LOCAL_MEMORY = "random_kernel<"
 COMPUTES_IN_DOUBLE = re.compile(
     r"channel_gradient_kernel<|row_means_kernel<|unit_\w*kernel<|normalize_kernel|value_kernel<"
     r"|(gate_sums|kept_sums|quantile)_kernel<"
-    r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient)?Write)\b"
+    r"|\b(PartSums|WeightCopy|ClippedWrite|(WeightNorm|Standardized|Spectral)(Gradient|Tangent)?Write)\b"
 )
 
 BYTES = {"double": 8, "float": 4, "__nv_bfloat16": 2, "__half": 2}
