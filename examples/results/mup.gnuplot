@@ -7,7 +7,8 @@ set logscale x 2
 set xlabel "learning rate"
 set xtics (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032)
 set xrange [0.0002:0.04]
-set yrange [1.9:2.7]
+set ylabel "nats per byte"
+set yrange [1.9:3]
 set grid
 titles = "'muP, base of width 256' 'standard'"
 names = "mup standard"
