@@ -66,7 +66,8 @@ void add_options(CLI::App& app, Options& o) {
   app.add_option("--batch", o.batch, "images per step, of all ranks together")->capture_default_str();
   app.add_option("--epochs", o.epochs, "times through the training images")->capture_default_str();
   app.add_option("--steps", o.steps, "training steps, in place of epochs");
-  app.add_option("--learning-rate", o.learning_rate, "at its peak (default: 0.1 * batch/128)");
+  app.add_option("--learning-rate", o.learning_rate,
+                 "at its peak (default: 0.1 * batch/128, 0.4 * batch/128 for fixup and skip_init)");
   app.add_option("--weight-decay", o.weight_decay, "of weights")->capture_default_str();
   app.add_option("--clip", o.clip, "adaptive gradient clipping, 0 for none (default: 0.08 for nfnet, else none)");
   app.add_option("--clip-norm", o.clip_norm,
@@ -104,12 +105,13 @@ nn::ImageClassifierShape settle(Options& o) {
   nn::require(o.threads <= 1024, "--threads must be at most 1024, not " + std::to_string(o.threads));
   nn::require(!o.sync_batch_norm || *norm == nn::ImageNorm::batch,
               "--sync-batch-norm goes with --norm batch, not with " + o.norm);
-  if (o.learning_rate == 0) o.learning_rate = 0.1 * double(o.batch) / 128;
+  const bool bare = recipe == ek::ResidualNetRecipe::fixup || recipe == ek::ResidualNetRecipe::skip_init;
+  // What clipping takes from the steps of nets without norms, the rate gives back: their gradients' norm is above 1.
+  if (o.learning_rate == 0) o.learning_rate = (bare ? 0.4 : 0.1) * double(o.batch) / 128;
   nn::require(std::isfinite(o.learning_rate) && o.learning_rate > 0, "--learning-rate must be positive");
   nn::require(std::isfinite(o.weight_decay) && o.weight_decay >= 0, "--weight-decay must not be negative");
   if (o.clip == -1) o.clip = recipe == ek::ResidualNetRecipe::nfnet ? 0.08 : 0;
   nn::require(std::isfinite(o.clip) && o.clip >= 0, "--clip must not be negative");
-  const bool bare = recipe == ek::ResidualNetRecipe::fixup || recipe == ek::ResidualNetRecipe::skip_init;
   if (o.clip_norm == -1) o.clip_norm = bare ? 1 : 0;
   nn::require(std::isfinite(o.clip_norm) && o.clip_norm >= 0, "--clip-norm must not be negative");
   return {.depth = o.depth, .norm = *norm, .recipe = *recipe};
@@ -133,7 +135,8 @@ class Training {
         train_(std::move(train)),
         test_(std::move(test)),
         network_(shape, options.seed),
-        sgd_(parameters(network_), {.weight_decay = options.weight_decay}),
+        sgd_(parameters(network_),
+             {.weight_decay = options.weight_decay, .single_rate = nn::single_rate_of(shape.recipe)}),
         per_epoch_(train_.count() / options.batch),  // what is left over waits for the next epoch
         steps_(options.steps > 0 ? options.steps : options.epochs * per_epoch_) {
     const int rank = ranks_ ? ranks_->rank() : 0, count = ranks_ ? ranks_->size() : 1;

@@ -57,7 +57,7 @@ constexpr const char* curve_header =
 void add_options(CLI::App& app, Options& o) {
   app.add_option("--norm", o.norm, "rms, layer or taper")->capture_default_str();
   app.add_option("--placement", o.placement, "pre, post, deepnorm or rezero")->capture_default_str();
-  app.add_option("--init", o.init, "gpt2, standard, deepnorm or mup")->capture_default_str();
+  app.add_option("--init", o.init, "gpt2, standard, xavier, deepnorm or mup")->capture_default_str();
   app.add_option("--base-width", o.base_width, "where --init mup is the standard one")->capture_default_str();
   app.add_option("--taper", o.taper, "which norms taper away: internal, or all")->capture_default_str();
   app.add_option("--variant", o.variant, "what tapers away: rms or layer")->capture_default_str();
@@ -83,7 +83,8 @@ void add_options(CLI::App& app, Options& o) {
 }
 
 void check(const Options& o) {
-  nn::require(nn::start_from(o.init).has_value(), "--init must be gpt2, standard, deepnorm or mup, not " + o.init);
+  nn::require(nn::start_from(o.init).has_value(),
+              "--init must be gpt2, standard, xavier, deepnorm or mup, not " + o.init);
   nn::require_positive("--base-width", o.base_width);
   nn::require(o.init != "mup" || o.base_width % o.heads == 0,
               "--heads " + std::to_string(o.heads) + " do not divide --base-width " + std::to_string(o.base_width));

@@ -82,10 +82,10 @@ class CausalSelfAttention {
     out_.for_each_parameter(f);
   }
 
-  /// Queries, keys and values start alike in every plan that this model takes.
   void initialize(const ek::Plan& plan, std::uint64_t seed, const std::string& name) {
     scale_ = T(plan.attention_scale());
-    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"));
+    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"),
+                   {ek::Role::query, ek::Role::key, ek::Role::value});
     out_.initialize(plan, ek::RandomStream(seed, name + ".out.weight"));
   }
 

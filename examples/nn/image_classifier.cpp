@@ -343,4 +343,6 @@ bool goes_with(ResidualNetRecipe recipe, ImageNorm norm) {
   return norm == ImageNorm::none || norm == ImageNorm::weight || norm == ImageNorm::scaled_ws;
 }
 
+double single_rate_of(ResidualNetRecipe recipe) { return recipe == ResidualNetRecipe::skip_init ? 1 : 0.1; }
+
 }  // namespace nn

@@ -8,6 +8,9 @@
 #include "nn/matrix.hpp"
 #include "nn/parallel.hpp"
 
+#include <cstdint>
+#include <initializer_list>
+
 namespace nn {
 
 /// y = x W^T, W (outputs, inputs) as in torch. A bias, for inference alone, comes with the first call of bias().
@@ -54,6 +57,17 @@ class Linear {
 
   void initialize(const ek::Plan& plan, const ek::RandomStream& stream) {
     plan.initialize(role_, weight_.value(), weight_.size(), ek::fans_of_linear(inputs_, outputs_), stream);
+  }
+
+  /// Matrices of one size below each other, each with a role of its own, and its own fans.
+  void initialize(const ek::Plan& plan, const ek::RandomStream& stream, std::initializer_list<ek::Role> roles) {
+    const Index outputs = outputs_ / Index(roles.size()), size = outputs * inputs_;
+    Index begin = 0;
+    for (const ek::Role role : roles) {
+      plan.initialize(role, weight_.value() + begin, size, ek::fans_of_linear(inputs_, outputs),
+                      stream.from(std::uint64_t(begin)));
+      begin += size;
+    }
   }
 
   Eigen::Map<Matrix<T>> weight() { return {weight_.value(), outputs_, inputs_}; }

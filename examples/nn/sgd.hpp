@@ -12,8 +12,8 @@ namespace nn {
 struct SgdOptions {
   double momentum = 0.9;
   double weight_decay = 5e-4;  ///< added to the gradient, of parameters that want it
-  /// Single numbers, such as a branch's scale or a bias of all channels, take smaller steps, as Fixup asks for: their
-  /// gradients are sums over all of a tensor.
+  /// Of single numbers' steps, such as those of a branch's scale or of a bias of all channels, whose gradients are sums
+  /// over all of a tensor. Fixup asks for a tenth.
   double single_rate = 0.1;
 };
 

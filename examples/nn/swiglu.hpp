@@ -54,7 +54,7 @@ class SwiGlu {
   }
 
   void initialize(const ek::Plan& plan, std::uint64_t seed, const std::string& name) {
-    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"));
+    in_.initialize(plan, ek::RandomStream(seed, name + ".in.weight"), {ek::Role::ffn_gate, ek::Role::ffn_up});
     out_.initialize(plan, ek::RandomStream(seed, name + ".out.weight"));
   }
 

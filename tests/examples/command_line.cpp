@@ -62,7 +62,7 @@ TEST_CASE("examples: the trainer answers mistakes with one line and status 2", "
       {text + "--steps many", "--steps"},
       {text + "--steps", "--steps"},
       {text + "--norm batch", "--norm must be rms, layer or taper"},
-      {text + "--init zeros", "--init must be gpt2, standard, deepnorm or mup"},
+      {text + "--init zeros", "--init must be gpt2, standard, xavier, deepnorm or mup"},
       {text + "--init mup --base-width 30", "--heads 4 do not divide --base-width 30"},
       {text + "--taper none", "--taper must be internal or all"},
       {text + "--variant batch", "--variant must be rms or layer"},

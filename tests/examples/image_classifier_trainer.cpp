@@ -160,7 +160,7 @@ TEST_CASE("examples: the first 20 steps of kept runs of the image trainer repeat
       }
     }
   }
-  CHECK(runs == 4);
+  CHECK(runs == 5);
 }
 
 #ifdef EVENKEEL_MPIEXEC

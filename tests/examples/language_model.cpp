@@ -128,6 +128,42 @@ TEST_CASE("examples: muP divides the logits of the same weights by the width's r
   CHECK(largest(nn::Start::mup) == Approx(largest(nn::Start::standard) / 2).epsilon(1e-12));
 }
 
+TEST_CASE("examples: DeepNorm starts from Xavier, values and feed forward times beta", "[examples]") {
+  using Model = nn::LanguageModel<float, ek::RmsNorm<float>>;
+  const nn::LanguageModelShape shape{.vocabulary = 11, .depth = 2, .width = 64, .heads = 2, .context = 5};
+  // Root mean square of part `part` of the first parameter of this name, cut into so many.
+  const auto spread = [&](Model& model, const std::string& name, Index part, Index parts) {
+    for (auto p : model.parameters()) {
+      if (p.name != name) continue;
+      const Index size = p.size / parts;
+      return double(Eigen::Map<Eigen::VectorXf>(p.value + part * size, size).norm()) / std::sqrt(double(size));
+    }
+    return 0.0;
+  };
+  Model deep(shape), xavier(shape);
+  deep.initialize(1, nn::plan_of(shape, nn::Start::deepnorm));
+  xavier.initialize(1, nn::plan_of(shape, nn::Start::xavier));
+  const double beta = std::pow(8.0 * 2, -0.25);
+  const double square = std::sqrt(2.0 / (64 + 64)), hidden = std::sqrt(2.0 / double(64 + shape.hidden()));
+  struct Expected {
+    const char* name;
+    Index part, parts;
+    double std, factor;
+  };
+  for (const Expected& e : {Expected{"query", 0, 3, square, 1},
+                            {"query", 1, 3, square, 1},
+                            {"query", 2, 3, square, beta},
+                            {"attention_output", 0, 1, square, beta},
+                            {"ffn_up", 0, 2, hidden, beta},
+                            {"ffn_up", 1, 2, hidden, beta},
+                            {"ffn_down", 0, 1, hidden, beta}}) {
+    INFO(e.name << ", part " << e.part);
+    // 4096 numbers or more: four standard errors are 4.4%.
+    CHECK(spread(xavier, e.name, e.part, e.parts) == Approx(e.std).epsilon(0.045));
+    CHECK(spread(deep, e.name, e.part, e.parts) == Approx(e.std * e.factor).epsilon(0.045));
+  }
+}
+
 TEST_CASE("examples: the language model's gradients, LayerNorm", "[examples]") {
   for (Placement placement : placements) {
     INFO("placement " << int(placement));

@@ -72,7 +72,8 @@ inline std::string role_text(const RoleOf& of) {
   std::string text;
   if (of.stack) text = *of.stack == Stack::encoder ? "encoder " : "decoder ";
   text += role_name(of.role);
-  if (of.layer != 0) text += " " + std::to_string(of.layer);
+  // " " + to_string(...) is a false alarm of g++ 12's -Wrestrict where a program inlines it.
+  if (of.layer != 0) text.append(" ").append(std::to_string(of.layer));
   return text;
 }
 
