@@ -215,7 +215,7 @@ class Training {
         options_.recipe.c_str(), options_.norm.c_str(), options_.depth, options_.batch, done_, options_.learning_rate,
         static_cast<unsigned long long>(options_.seed), options_.threads, train_.count(), test_.count(),
         ranks_ ? ranks_->size() : 1, int(options_.sync_batch_norm), train_loss_, figures_.loss, figures_.accuracy,
-        seconds_, nn::commit().c_str(), command.c_str());
+        seconds_, commit_.c_str(), command.c_str());
   }
 
  private:
@@ -286,6 +286,7 @@ class Training {
   }
 
   const Options& options_;
+  const std::string commit_ = nn::commit();  // when the run begins: it may take longer than the next commit
   const Eigen::ThreadPoolDevice& device_;
   nn::Ranks* ranks_;
   Index first_ = 0, images_ = 0;  // of a batch, this rank's
