@@ -48,7 +48,7 @@ class WeightNormSaved {
   }
 
   // What weight_norm and weight_norm_backward keep here.
-  static constexpr Index fields = 6;
+  static constexpr Index fields = 6;  ///< for each unit, before the scratch
   Index units_ = 0;  // 0: nothing saved yet
   Index count_ = 0;  // values per unit
   WeightNormOptions options_;
