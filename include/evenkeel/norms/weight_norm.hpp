@@ -49,8 +49,8 @@ class WeightNormSaved {
 
   // What weight_norm and weight_norm_backward keep here.
   static constexpr Index fields = 6;  ///< for each unit, before the scratch
-  Index units_ = 0;  // 0: nothing saved yet
-  Index count_ = 0;  // values per unit
+  Index units_ = 0;                   // 0: nothing saved yet
+  Index count_ = 0;                   // values per unit
   WeightNormOptions options_;
   bool in_place_ = false;
   // (scale | length | inverse | dw_unit | two that the writing pass reads, units), then scratch
