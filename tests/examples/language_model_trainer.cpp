@@ -104,6 +104,25 @@ TEST_CASE("examples: a state of another model is refused", "[examples]") {
                     support::contains_text("cannot be read"));
 }
 
+TEST_CASE("examples: each window of the validation text has a loss of its own, whatever the batch", "[examples]") {
+  Run run;
+  auto options = options_of(NormKind::rms);
+  const auto losses = [&](nn::Index batch) {
+    options.batch = batch;
+    return run.start(options)->window_losses(7);
+  };
+  const std::vector<double> alone = losses(1), together = losses(3);
+  REQUIRE(alone.size() == 7);
+  REQUIRE(together.size() == 7);
+  double mean = 0;
+  for (std::size_t i = 0; i < 7; ++i) {
+    CHECK(together[i] == Approx(alone[i]).epsilon(1e-6));
+    if (i > 0) CHECK(alone[i] != alone[i - 1]);
+    mean += together[i] / 7;
+  }
+  CHECK(run.start(options)->validation_loss(7) == Approx(mean).epsilon(1e-14));
+}
+
 TEST_CASE("examples: folded norms leave the loss as it was", "[examples]") {
   Run run;
   for (const NormKind norm : {NormKind::taper_rms, NormKind::taper_layer})

@@ -72,13 +72,7 @@ struct NoNorm {
 };
 
 /// A gradient times its unit's factor.
-struct ClippedWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
+struct ClippedWrite : WritesUnits<double> {
   template <class V>
   struct Row {
     V factor;

@@ -56,13 +56,7 @@ EVENKEEL_HD double scale_of_squares(double squares) {
 template <class Math>
 struct Accumulated {
   using Scalar = typename Math::Scalar;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1, scaled_input = [] {
-    if constexpr (requires { Math::scaled_input; })
-      return Math::scaled_input + 1;
-    else
-      return 0;
-  }();
-  static constexpr bool scaled_output = false;
+  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   using Known = typename Math::template Known<V>;
   template <class V>
@@ -72,11 +66,6 @@ struct Accumulated {
 
   Math math;
 
-  auto wide() const { return Accumulated<decltype(math.wide())>{math.wide()}; }
-  EVENKEEL_MATH template <class S>
-    requires requires(const Row<S>& row) { Math::ready(row); }
-  EVENKEEL_HD static bool ready(const Row<S>& row) { return Math::ready(row); }
-  EVENKEEL_HD static Row<double> rescaled(const Row<double>& row, double scale) { return Math::rescaled(row, scale); }
   EVENKEEL_MATH template <class V, class S, class... Rest>
   EVENKEEL_HD void write(Values<V, 1>& out, const Row<S>& row, const V& old, const Rest&... rest) const {
     math.write(out, row, rest...);
@@ -84,13 +73,18 @@ struct Accumulated {
   }
 };
 
-struct WeightCopy {
-  using Scalar = double;
+/// What a math has that writes units from rows that an earlier pass has left.
+template <class A>
+struct WritesUnits {
+  using Scalar = A;
   static constexpr int sums = 0, feature_sums = 0, outputs = 1;
   template <class V>
   struct Known {};
   template <class V>
   struct Start {};
+};
+
+struct WeightCopy : WritesUnits<double> {
   template <class V>
   struct Row {};
 

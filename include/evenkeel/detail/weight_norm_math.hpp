@@ -16,13 +16,7 @@
 
 namespace evenkeel::detail {
 
-struct WeightNormWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
+struct WeightNormWrite : WritesUnits<double> {
   template <class V>
   struct Row {
     V power, factor;
@@ -87,13 +81,7 @@ struct WeightNormGradientSums {
   }
 };
 
-struct WeightNormGradientWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
+struct WeightNormGradientWrite : WritesUnits<double> {
   template <class V>
   struct Row {
     V scale, length, inverse, dw_unit;
@@ -111,13 +99,7 @@ struct WeightNormGradientWrite {
 
 /// WeightNormGradientWrite of data that need no scale: dv = (dw - v * slope) * factor. In double, since dw and v * slope
 /// may be almost the same.
-struct WeightNormTangentWrite {
-  using Scalar = double;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
+struct WeightNormTangentWrite : WritesUnits<double> {
   template <class V>
   struct Row {
     V slope, factor;
@@ -150,14 +132,9 @@ EVENKEEL_HD double float_rest(double factor) { return factor - static_cast<doubl
 
 /// w = v * factor.
 template <class A>
-struct FloatWeightNormWrite {
-  using Scalar = A;
-  static constexpr int sums = 0, feature_sums = 0, outputs = 1, scaled_input = 0;
+struct FloatWeightNormWrite : WritesUnits<A> {
+  static constexpr int scaled_input = 0;
   static constexpr bool scaled_output = false;
-  template <class V>
-  struct Known {};
-  template <class V>
-  struct Start {};
   template <class V>
   struct Row {
     V factor, rest;
