@@ -22,9 +22,6 @@ find_package(Threads REQUIRED)
 add_library(evenkeel_warnings INTERFACE)
 target_compile_options(evenkeel_warnings INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wconversion;-Wshadow;-Werror>"
-  # Under this name clang++ warns of indices of the other sign, too, of which the tests are full. The headers compile
-  # without it in the core family.
-  "$<$<AND:$<COMPILE_LANG_AND_ID:CXX,Clang>,$<CONFIG:Sanitize>>:-Wno-sign-conversion>"
   "SHELL:$<$<COMPILE_LANGUAGE:CUDA>:-Werror all-warnings -Xcompiler=-Wall,-Wextra>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # It takes the undefined register that its AVX-512 intrinsics start from for a value of ours.

@@ -235,11 +235,9 @@ AxisView<T> view_as(const AxisView<S>& v, T* data) {
   return {data, v.outer, v.outer_stride, v.length, v.stride, v.inner, v.inner_stride, v.merged};
 }
 
-/// A layout seen along the axes first..last. Where these axes, or those inside them, cannot be counted as one (a
-/// strided map seen as a whole, say), that is a ShapeError. A sample axis, the first or the last one, is kept apart: it
-/// becomes outer[0] or inner.
-inline Geometry geometry_along(const char* function, const char* name, const Layout& layout, const AxisRange& axes,
-                               int sample_axis = -1) {
+/// geometry_along for any layout.
+inline Geometry merged_geometry(const char* function, const char* name, const Layout& layout, const AxisRange& axes,
+                                int sample_axis) {
   const bool first_apart = sample_axis == 0, last_apart = sample_axis > 0;
   const MergedAxes outer = merge_axes(layout, first_apart ? 1 : 0, axes.first),
                    reduced = merge_axes(layout, axes.first, axes.last + 1),
@@ -268,6 +266,24 @@ inline Geometry geometry_along(const char* function, const char* name, const Lay
   view.merged = std::max({outer.order, reduced.order, inner.order});
   for (int a = 0; a < layout.rank; ++a)
     if (layout.extent[static_cast<std::size_t>(a)] == 0) view.outer = {0, 1};
+  return view;
+}
+
+/// A layout seen along the axes first..last. Where these axes, or those inside them, cannot be counted as one (a
+/// strided map seen as a whole, say), that is a ShapeError. A sample axis, the first or the last one, is kept apart: it
+/// becomes outer[0] or inner.
+/// The rows of a matrix, the usual case, are seen here, in registers: a struct that a call returns is written in words and
+/// read in wide registers, for which the processor waits.
+EVENKEEL_HOST Geometry geometry_along(const char* function, const char* name, const Layout& layout,
+                                      const AxisRange& axes, int sample_axis = -1) {
+  const bool matrix_rows = layout.rank == 2 && axes.first == 1 && sample_axis < 0;
+  if (!matrix_rows || layout.extent[0] <= 1 || layout.extent[1] <= 1)
+    return merged_geometry(function, name, layout, axes, sample_axis);
+  Geometry view;
+  view.outer[1] = layout.extent[0];
+  view.outer_stride[1] = layout.stride[0];
+  view.length = layout.extent[1];
+  view.stride = layout.stride[1];
   return view;
 }
 

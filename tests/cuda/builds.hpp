@@ -2,6 +2,7 @@
 #pragma once
 
 #include "evenkeel/cuda.hpp"
+#include "support/sanitizers.hpp"
 
 #include <cstdint>
 #include <tuple>

@@ -42,7 +42,7 @@ function(machine_code target)
   target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   # Nothing of it runs: the host code is not worth optimizing.
   target_compile_options(${target} PRIVATE --no-compress -Xcompiler=-O0)
-  add_dependencies(tests_cuda ${target})
+  tests_need(${target} LABELS cuda)
 endfunction()
 
 # machine_code_test(<name> <script> <target>)
@@ -63,14 +63,14 @@ machine_code_test("cuda: the machine code check finds planted faults" check_test
 
 add_executable(cuda_link link/main.cpp link/device.cu)
 target_link_libraries(cuda_link PRIVATE evenkeel_test_flags evenkeel::cuda)
-add_dependencies(tests_cuda cuda_link)
+tests_need(cuda_link LABELS cuda)
 add_test(NAME "cuda: a plain unit and a CUDA unit in one program" COMMAND cuda_link)
 set_tests_properties("cuda: a plain unit and a CUDA unit in one program" PROPERTIES LABELS cuda)
 
 if(TARGET evenkeel::nccl)
   add_executable(cuda_nccl nccl/main.cu)
   target_link_libraries(cuda_nccl PRIVATE evenkeel_test_flags evenkeel::nccl)
-  add_dependencies(tests_cuda cuda_nccl)
+  tests_need(cuda_nccl LABELS cuda)
   add_test(NAME "cuda: SyncBatchNorm over NCCL" COMMAND cuda_nccl)
   set_tests_properties("cuda: SyncBatchNorm over NCCL" PROPERTIES LABELS cuda)
 else()

@@ -2,6 +2,8 @@
 // integers, is written once for all scalars, and tests that name double or half instantiate those too.
 #pragma once
 
+#include "support/sanitizers.hpp"
+
 #include <Eigen/Core>
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -24,6 +24,7 @@ A resolved_eps(const char* function, double eps) {
 
 /// The arguments of one call, checked against its reference, which is named first. Inputs and parameters come before
 /// outputs: an output may be exactly the memory of an input, or apart from it, and apart from all else.
+/// Inlined, all but what is rare, so that shapes stay in registers: half of a small call's time is these checks.
 class RowArguments {
  public:
   explicit RowArguments(const char* function) : function_(function) {}
@@ -33,7 +34,7 @@ class RowArguments {
 
   /// The tensor that the others are checked against.
   template <class X>
-  auto reference(const char* name, const X& x, const Axes& axes) {
+  EVENKEEL_HOST auto reference(const char* name, const X& x, const Axes& axes) {
     name_ = name;
     if constexpr (is_axis_view<X>) {
       is_view_ = true;
@@ -79,7 +80,7 @@ class RowArguments {
 
   /// An input of the same shape, or none.
   template <class T>
-  auto input(const char* name, const T& t) {
+  EVENKEEL_HOST auto input(const char* name, const T& t) {
     if constexpr (is_none_v<T>) {
       return none;
     } else {
@@ -119,7 +120,7 @@ class RowArguments {
 
   /// An output of the same shape.
   template <class T>
-  auto output(const char* name, T& t) {
+  EVENKEEL_HOST auto output(const char* name, T& t) {
     static_assert(!std::is_const_v<element_t<T>>, "evenkeel: an output argument must have memory that can be written");
     const auto view = view_as(same_shape(name, t), data_of(t));
     check_overlap(span_of(name, view, false));
@@ -129,7 +130,7 @@ class RowArguments {
 
   /// A parameter, or its gradient, with one contiguous value for each of the reference's features.
   template <class T>
-  auto parameter(const char* name, T& p, const char* what = "features") {
+  EVENKEEL_HOST auto parameter(const char* name, T& p, const char* what = "features") {
     if constexpr (is_none_v<T>) {
       return none;
     } else {
@@ -144,13 +145,12 @@ class RowArguments {
     const char* name;
     std::uintptr_t data, end;
     Index bytes;
-    RowGrid grid;
-    std::array<Index, 3> stride;
-    Index length_stride;
+    std::array<Index, 3> extent, stride;
+    Index length, length_stride;
     bool shared;  // an input, which an output may stand in for exactly
   };
 
-  void set_reference(const Geometry& view) {
+  EVENKEEL_HOST void set_reference(const Geometry& view) {
     view_ = view;
     if (view_.length == 0) throw_shape_error(function_, name_, " has 0 features (", shape(), ")");
   }
@@ -209,7 +209,7 @@ class RowArguments {
   }
 
   template <class T>
-  Geometry same_shape(const char* name, const T& t) const {
+  EVENKEEL_HOST Geometry same_shape(const char* name, const T& t) const {
     if constexpr (is_axis_view<T>) {
       const Geometry view = view_as<const void>(t, t.data);
       if (!is_view_ || view.outer != view_.outer || view.length != view_.length || view.inner != view_.inner)
@@ -219,7 +219,7 @@ class RowArguments {
       return same_layout(name, layout_of(t));
     }
   }
-  Geometry same_layout(const char* name, const Layout& layout) const {
+  EVENKEEL_HOST Geometry same_layout(const char* name, const Layout& layout) const {
     if (is_view_ || !same_extents(layout, layout_))
       throw_shape_error(function_, name, " is ", text(layout), ", ", shape());
     const Geometry view = geometry_along(function_, name, layout, range_, sample_axis_);
@@ -228,35 +228,42 @@ class RowArguments {
                         " have different storage orders, expected the same for more than two dimensions");
     return view;
   }
-  void check_parameter(const char* name, const Layout& layout, const char* what) const {
+  EVENKEEL_HOST void check_parameter(const char* name, const Layout& layout, const char* what) const {
     if (layout.size() != view_.length)
       throw_shape_error(function_, name, " has ", layout.size(), " values, ", name_, " has ", view_.length, " ", what,
                         " (", shape(), ")");
+    if (layout.rank == 1 && layout.stride[0] == 1) return;
     const MergedAxes merged = merge_axes(layout, 0, layout.rank);
     if (merged.count > 1 || (merged.count == 1 && merged.stride[0] != 1))
       throw_shape_error(function_, name, " (", text(layout), ") is strided, expected contiguous values");
   }
 
   template <class T>
-  static Span span_of(const char* name, const AxisView<T>& v, bool shared) {
+  EVENKEEL_HOST static Span span_of(const char* name, const AxisView<T>& v, bool shared) {
     const auto data = reinterpret_cast<std::uintptr_t>(v.data);
     const Index last = (v.outer[0] - 1) * v.outer_stride[0] + (v.outer[1] - 1) * v.outer_stride[1] +
                        (v.length - 1) * v.stride + (v.inner - 1) * v.inner_stride;
     const auto bytes = static_cast<Index>(sizeof(T));
-    return {name,     data,       data + static_cast<std::uintptr_t>((last + 1) * bytes),
-            bytes,    grid_of(v), {v.outer_stride[0], v.outer_stride[1], v.inner_stride},
-            v.stride, shared};
+    return {name,
+            data,
+            data + static_cast<std::uintptr_t>((last + 1) * bytes),
+            bytes,
+            {v.outer[0], v.outer[1], v.inner},
+            {v.outer_stride[0], v.outer_stride[1], v.inner_stride},
+            v.length,
+            v.stride,
+            shared};
   }
   template <class T>
-  void remember(const char* name, const AxisView<T>& view, bool shared) {
+  EVENKEEL_HOST void remember(const char* name, const AxisView<T>& view, bool shared) {
     spans_[static_cast<std::size_t>(count_++)] = span_of(name, view, shared);
   }
 
   /// Rows that interleave without touching, as the slices of a fused QKV matrix do: one level of rows, one pitch.
   static bool interleaved(const Span& a, const Span& b) {
-    const Index pitch = a.stride[1] * a.bytes, row = a.grid.length * a.bytes;
+    const Index pitch = a.stride[1] * a.bytes, row = a.length * a.bytes;
     if (a.bytes != b.bytes || a.stride[1] != b.stride[1] || a.length_stride != 1 || b.length_stride != 1 ||
-        a.grid.extent[0] != 1 || a.grid.extent[2] != 1 || pitch <= 0)
+        a.extent[0] != 1 || a.extent[2] != 1 || pitch <= 0)
       return false;
     const Index apart = static_cast<Index>(a.data > b.data ? a.data - b.data : b.data - a.data) % pitch;
     return apart >= row && pitch - apart >= row;

@@ -76,6 +76,33 @@ struct ChannelPass {
 template <class M, class I, class P, class O, class Known = None, class Kept = None>
 ChannelPass(M, ChannelGrid, I, P, O, Known = {}, Kept = {}) -> ChannelPass<M, I, P, O, Known, Kept>;
 
+/// Makes a cell of every `size` neighbouring channels, which become a fourth level of its elements. Not where channels lie
+/// closest to each other and are worked on in packs.
+template <class M, class... X, class P, class O, class Known, class Kept>
+void join_channels(ChannelPass<M, std::tuple<X...>, P, O, Known, Kept>& pass, Index size) {
+  const auto& first = std::get<0>(pass.inputs);
+  if (size == 1 || (first.channel_stride == 1 && pass.grid.count() > 1)) return;
+  std::array<Index, 4>& extent = pass.grid.extent;
+  const auto for_each_input = [&](const auto& f) { std::apply([&](auto&... t) { (f(t), ...); }, pass.inputs); };
+  // Where the elements of one level end where the next channel begins, that level grows: longer lines.
+  std::size_t level = 3;
+  for (std::size_t a = 0; a < 3; ++a) {
+    bool touch = extent[a] > 1;
+    for_each_input([&]<class T>(const T& t) {
+      if constexpr (!is_none_v<T>) touch = touch && t.stride[a] * extent[a] == t.channel_stride;
+    });
+    if (touch) level = a;
+  }
+  for_each_input([&]<class T>(T& t) {
+    if constexpr (!is_none_v<T>) {
+      if (level == 3) t.stride[3] = t.channel_stride;
+      t.channel_stride *= size;
+    }
+  });
+  extent[level] *= size;
+  pass.grid.channels /= size;
+}
+
 /// A pass over rows seen as one over channels: one sample, and a channel for each place in a row.
 template <class M, class... X, class P, class... Y, class Known, class Kept>
 auto over_channels(const RowPass<M, std::tuple<X...>, P, std::tuple<Y...>, Known, Kept>& pass) {

@@ -17,7 +17,8 @@ ChannelRoom channel_room(const Device&, const ChannelGrid& grid, Index) {
 }
 
 /// The sums of one pass and the outputs of another, unit by unit: sums(unit), between(sample, first, last), write(unit)
-/// for channels first..last-1, a multiple of `group`. A unit's data are still in the cache when they are written.
+/// for channels first..last-1, a multiple of `group`. A unit's data are still in the cache when they are written. The sums'
+/// cells may be of several channels, of which `group` is a multiple.
 template <class Device, class SumPass, class Between, class WritePass>
 void channel_passes(const Device& device, const SumPass& sum_pass, const Between& between, const WritePass& write_pass,
                     Index group, double bytes) {
@@ -25,11 +26,12 @@ void channel_passes(const Device& device, const SumPass& sum_pass, const Between
   with_kernels([&]<class Kernels>(Kernels) {
     const typename Kernels::template Cells<SumPass> sums(sum_pass);
     const typename Kernels::template Cells<WritePass> write(write_pass);
-    const Index channels = sum_pass.grid.channels;
-    const Index unit = std::max(sums.unit(group), write.unit(group)), units = (channels + unit - 1) / unit;
+    const Index channels = write_pass.grid.channels, joined = channels ? channels / sum_pass.grid.channels : 1;
+    const Index unit = std::max(sums.unit(group / joined) * joined, write.unit(group));
+    const Index units = (channels + unit - 1) / unit;
     for_each_block(device, sum_pass.grid.samples * units, bytes, [&](Index block) {
       const Index sample = block / units, first = block % units * unit, last = std::min(channels, first + unit);
-      sums.sums(sample, first, last);
+      sums.sums(sample, first / joined, last / joined);
       between(sample, first, last);
       write.write(sample, first, last);
     });

@@ -335,9 +335,9 @@ struct RowSteps<DevicePass<Math, List<X...>, List<P...>, List<Y...>, KnownRows, 
  private:
   /// 1, or what a math with a mask says of an element.
   template <class M, class... V>
-  static EVENKEEL_DEVICE A count_of(const M& math, const V&... inputs) {
-    if constexpr (requires { math.counts(inputs...); })
-      return math.counts(inputs...);
+  static EVENKEEL_DEVICE A count_of(const M& math, const V&... values) {
+    if constexpr (requires { math.counts(values...); })
+      return math.counts(values...);
     else
       return A(1);
   }

@@ -50,6 +50,7 @@ struct RowGrid {
   std::array<Index, 3> extent{1, 1, 1};  // outer[0], outer[1], inner
   Index length = 0;
   Index rows() const { return extent[0] * extent[1] * extent[2]; }
+  bool flat() const { return extent[0] == 1 && extent[2] == 1; }  // rows follow each other with one stride
 };
 
 /// Where one tensor's rows lie.
@@ -79,6 +80,7 @@ struct MaskRows : Rows<T> {};
 /// Element i of row r.
 template <class T>
 EVENKEEL_HOST T* element_at(const Rows<T>& rows, const RowGrid& grid, Index r, Index i) {
+  if (grid.flat()) return rows.data + r * rows.stride[1] + i * rows.length_stride;  // no division
   const Index k = r % grid.extent[2], o = r / grid.extent[2];
   return rows.data + o / grid.extent[1] * rows.stride[0] + o % grid.extent[1] * rows.stride[1] + k * rows.stride[2] +
          i * rows.length_stride;

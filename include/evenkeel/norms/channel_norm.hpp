@@ -23,11 +23,12 @@ inline namespace EVENKEEL_ISA {
 template <class Saved, class X>
 concept ChannelSavedOf = std::same_as<typename Saved::Scalar, accumulator_t<scalar_t<const X>>>;
 
-/// The statistics of group `g` of sample `s`, from its cells' moments, to `saved` and to its channels' known values.
+/// The statistics of group `g` of sample `s`, from its cells' moments, to `saved` and to its channels' known values. A cell
+/// of the pass is a channel, or the whole group.
 template <bool Local, class Pass, class Saved>
 void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) {
   using A = typename Saved::Scalar;
-  const ChannelGrid& grid = pass.grid;
+  const ChannelGrid &grid = pass.grid, &channels = saved.call.grid;
   const Index size = grid.channels / saved.call.groups, cells = grid.cells();
   const auto merged = [&](const auto& moments_of) {
     Moments<double> all;
@@ -63,41 +64,45 @@ void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) 
   const A mean = static_cast<A>(row.mean);
   const A values[3] = {mean, static_cast<A>(row.mean - static_cast<double>(mean) + row.rest), static_cast<A>(row.rstd)};
   for (int k = 0; k < 3; ++k) {
-    saved.statistics.data()[(k * grid.samples + s) * saved.call.groups + g] = values[k];
-    std::fill_n(saved.known.data() + (k * grid.samples + s) * grid.channels + g * size, size, values[k]);
+    const Index set = k * grid.samples + s, members = channels.channels / saved.call.groups;
+    saved.statistics.data()[set * saved.call.groups + g] = values[k];
+    std::fill_n(saved.known.data() + set * channels.channels + g * members, members, values[k]);
   }
+}
+
+/// f(V(), c) for channels first..last-1: packs of double, and one after another those that fill none.
+template <class F>
+void for_each_pack(Index first, Index last, const F& f) {
+  Index c = first;
+  for (; c + pack_size<double> <= last; c += pack_size<double>) f(Pack<double>(), c);
+  for (; c < last; ++c) f(0.0, c);
 }
 
 /// settle_group for the channels first..last-1 of one sample, each of which is a group of its own: a pack at a time.
 template <class Pass, class Saved>
 void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index first, Index last) {
   using A = typename Saved::Scalar;
-  using V = Pack<double>;
   const Index cells = pass.grid.cells();
   double* const moments = saved.moments_data();
-  for (Index c = first; c < last; c += V::size) {
-    const int lanes = static_cast<int>(std::min<Index>(V::size, last - c));
+  for_each_pack(first, last, [&]<class V>(const V&, Index c) {
+    constexpr Index lanes = sizeof(V) / sizeof(double);
     const Index at = s * pass.grid.channels + c;
-    const auto kept = [&](Index k) {
-      const double* const p = pass.kept + k * cells + at;
-      return lanes == V::size ? load<V>(p) : load_lanes<V>(p, 1, lanes);
-    };
+    const auto kept = [&](Index k) { return load<V>(pass.kept + k * cells + at); };
     const V count = kept(0), shift = kept(1), delta = kept(2), M2 = kept(3);
     const V variance = select_less(splat<V>(0), count, V(M2 / count), splat<V>(0));
     const auto row = standardize_row(shift, delta, inverse_root(V(variance + eps)));
     if (!in_range_of<A>(row.rstd)) {
       for (Index g = c; g < c + lanes; ++g) settle_group<true>(pass, saved, eps, s, g);
-      continue;
+      return;
     }
     const V mean = round_to<A>(row.mean), rest = row.mean - mean + row.rest;
-    const auto put = [&](double* p, const V& v) { lanes == V::size ? store<V>(p, v) : store_lanes<V>(p, 1, lanes, v); };
-    put(moments + at, count), put(moments + cells + at, shift);
-    put(moments + 2 * cells + at, delta), put(moments + 3 * cells + at, M2);
+    store<V>(moments + at, count), store<V>(moments + cells + at, shift);
+    store<V>(moments + 2 * cells + at, delta), store<V>(moments + 3 * cells + at, M2);
     const V values[3] = {mean, rest, row.rstd};
     for (int k = 0; k < 3; ++k)
       for (A* const p : {saved.statistics.data() + k * cells + at, saved.known.data() + k * cells + at})
-        lanes == V::size ? store<V>(p, values[k]) : store_lanes<V>(p, 1, lanes, values[k]);
-  }
+        store<V>(p, values[k]);
+  });
 }
 
 /// Throws, before anything is written, where a mean would be taken over one value.
@@ -200,14 +205,19 @@ void channel_norm(const char* function, const Device& device, const X& x, const 
   // A call that throws changes nothing but scratch.
   if constexpr (CpuDevice<Device>) saved.sums.reserve(4 * grid.cells() + 2 * grid.channels);
   double* const kept = saved.sums.data();
-  const auto sums = call.sums(kept);
+  auto sums = call.sums(kept);
   const double bytes = call.bytes();
+  if constexpr (CpuDevice<Device>) {
+    join_channels(sums, size);
+    sums.math.cell_count = sums.grid.count();
+  }
   if constexpr (CpuDevice<Device> && !counted_here) {
     channel_sums(device, sums, bytes);
+    const Index members = sums.grid.channels / shape.groups;
     for (Index set = 0; set < grid.samples * shape.groups; ++set) {
-      const double* const counts = kept + set * size;
+      const double* const counts = kept + set * members;
       check_count(function, call.arguments, spec.unit,
-                  static_cast<std::int64_t>(std::accumulate(counts, counts + size, 0.0)));
+                  static_cast<std::int64_t>(std::accumulate(counts, counts + members, 0.0)));
     }
   }
   saved.begin(device, call.record(spec, false));
@@ -280,21 +290,16 @@ void put_channel_gradients(const Dw& dw, const Db& db, const double* cells, doub
 template <class Weight, class A, class Saved>
 void mean_gradients(const Weight& weight, const double* kept, const Saved& saved, A* known, Index s, Index first,
                     Index last) {
-  using V = Pack<double>;
   const Index channels = saved.call.grid.channels, cells = saved.call.grid.cells();
-  for (Index c = first; c < last; c += V::size) {
-    const int lanes = static_cast<int>(std::min<Index>(V::size, last - c));
-    const auto values = [&](const auto* p) { return lanes == V::size ? load<V>(p) : load_lanes<V>(p, 1, lanes); };
+  for_each_pack(first, last, [&]<class V>(const V&, Index c) {
     const Index at = s * channels + c;
-    const V count = max(splat<V>(1), values(saved.moments_data() + at));
+    const V count = max(splat<V>(1), load<V>(saved.moments_data() + at));
     for (Index k = 0; k < 2; ++k) {
-      V sum = values(kept + k * cells + at);
-      if constexpr (!is_none_v<Weight>) sum *= values(weight + c);
-      A* const to = known + (3 + k) * cells + at;
-      const V mean = sum / count;
-      lanes == V::size ? store<V>(to, mean) : store_lanes<V>(to, 1, lanes, mean);
+      V sum = load<V>(kept + k * cells + at);
+      if constexpr (!is_none_v<Weight>) sum *= load<V>(weight + c);
+      store<V>(known + (3 + k) * cells + at, V(sum / count));
     }
-  }
+  });
 }
 
 /// The statistics of a call's sets, to scratch: twice, because one pass of the backward reads them while what the other

@@ -1,7 +1,9 @@
 #pragma once
 
 // What AddressSanitizer and ThreadSanitizer must be told by whoever switches stacks and brings barriers of his own.
-// Without a sanitizer nothing here does anything. g++ only.
+// Without a sanitizer nothing here does anything.
+
+#include "support/sanitizers.hpp"
 
 #include <cstddef>
 

@@ -30,16 +30,17 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       const Index inner = along_ ? run() : y.stride[axis_[3]], channel = along_ ? y.channel_stride : 0;
       return std::array{y.stride[axis_[0]], y.stride[axis_[1]], y.stride[axis_[2]], y.sample_stride, inner, channel};
     };
+    const Index size = grid_.cells() * grid_.count();
     if constexpr (can_stream)
       streams_ = (along_ || packed_) &&
-                 wants_stream<A>(pass.inputs, pass.outputs, grid_.cells() * grid_.count(), is_gradient, strides);
+                 wants_stream<A>(pass.inputs, pass.outputs, size, along_ ? run() : size, is_gradient, strides);
   }
 
-  /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several packs.
+  /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several whole packs.
   Index unit(Index group) const {
     if (along_) return group;
-    const Index block = block_packs * W;
-    return std::min(grid_.channels, (block + group - 1) / group * group);
+    const Index block = block_packs * W, step = std::lcm(group, Index(W));
+    return std::min(grid_.channels, (block + step - 1) / step * step);
   }
 
   /// The values of the cells of channels first..last-1 of one sample.

@@ -48,8 +48,9 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
 
   RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {
     const auto strides = [&](const auto& y) { return std::array{n_, y.stride[0], y.stride[1], y.stride[2]}; };
+    const Index size = pass.grid.rows() * n_;
     if constexpr (can_stream)
-      streams_ = wants_stream<A>(pass.inputs, pass.outputs, pass.grid.rows() * n_, !is_none_v<KnownRows>, strides);
+      streams_ = wants_stream<A>(pass.inputs, pass.outputs, size, size, !is_none_v<KnownRows>, strides);
   }
 
   /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
@@ -86,7 +87,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   /// `last`. `counted` tells whether its feature terms are counted already.
   EVENKEEL_HOST Index written(Local& local, Row row, Index r, Index last, bool& counted) const {
     const Extent extent = this->extent();
-    const bool flat = pass_.grid.extent[0] == 1 && pass_.grid.extent[2] == 1;  // rows follow each other with one stride
+    const bool flat = pass_.grid.flat();
     const KeptRows kept = pass_.kept;
     const Index rows = pass_.grid.rows();
     auto x = inputs(r), next = x;
@@ -132,23 +133,25 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   /// call can see has to stay in memory.
   EVENKEEL_NOINLINE EVENKEEL_FLATTEN Alone alone(Local local, Index r, bool counted) const {
     const auto x = inputs(r);
-    const Start start = start_of(x, r);
-    if (!(counted && Math::feature_sums > 0) && is_ready(local.math, start)) {
-      const Row row = row_values(local, start, x, r);
-      if (is_settled(local.math, start, row)) return {row, true};
-      if constexpr (CanRestart<Math>) {
-        static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
-        const Start better = local.math.restart(start, row);
-        const Row again = row_values(local, better, x, r);
-        if (!Checked<Math> || is_settled(local.math, better, again)) return {again, true};
+    if (!(counted && Math::feature_sums > 0)) {
+      bool restarted = false;
+      for (Start start = start_of(x, r); is_ready(local.math, start);) {
+        const Row row = row_values(local, start, x, r);
+        counted = true;
+        if (is_settled(local.math, start, row) || (restarted && !Checked<Math>)) return {row, true};
+        if (!CanRestart<Math> || restarted) break;
+        if constexpr (CanRestart<Math>) {
+          static_assert(Math::feature_sums == 0, "evenkeel: a restart would count feature sums twice");
+          start = local.math.restart(start, row);
+          restarted = true;
+        }
       }
-      counted = true;
     }
     if constexpr (Checked<Math>) CarefulRow<Pass>::run(pass_, r, counted ? nullptr : &local.features);
     return {Row{}, false};
   }
   template <class In>
-  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Row row_values(Local local, Start start, In x, Index r) const {
+  EVENKEEL_HOST Row row_values(Local& local, const Start& start, const In& x, Index r) const {
     const Extent extent = this->extent();
     Sums sums;
     set_zero(sums);

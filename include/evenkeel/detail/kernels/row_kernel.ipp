@@ -16,11 +16,11 @@ inline constexpr Index chain = 128;
 
 /// Whether outputs of `size` elements each, written in packs of A, go past the cache: where they are large, and neither
 /// where a pack would straddle two lines nor where an output is an input, which is in the cache. `strides` gives an
-/// output's strides between packs.
+/// output's strides between packs. Where only `together` elements are written one after another, the lines of the cache at
+/// both ends of them are written in part, each for the price of several whole ones: that many elements must be worth it.
 template <class A, class... X, class... Y, class Strides>
-bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index size, bool gradient,
-                  const Strides& strides) {
-  const Index least = gradient ? EVENKEEL_STREAM_BACKWARD_BYTES : EVENKEEL_STREAM_BYTES;
+bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index size, Index together,
+                  bool gradient, const Strides& strides) {
   const auto fits = [&]<class T>(const T& y) {
     const auto apart = [&]<class In>(const In& x) {
       if constexpr (is_none_v<In>)
@@ -28,9 +28,14 @@ bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& output
       else
         return static_cast<const void*>(x.data) != y.data;
     };
-    constexpr Index width = sizeof(*y.data), aligned = 16;
-    return size * width >= least && reinterpret_cast<std::uintptr_t>(y.data) % aligned == 0 &&
-           std::ranges::all_of(strides(y), [](Index stride) { return stride * width % aligned == 0; }) &&
+    constexpr Index width = sizeof(*y.data), in_one_line = 16, line = 64, least_together = 24 * line;
+    const auto aligned = [&](Index bytes) {
+      return reinterpret_cast<std::uintptr_t>(y.data) % static_cast<std::uintptr_t>(bytes) == 0 &&
+             std::ranges::all_of(strides(y), [bytes](Index stride) { return stride * width % bytes == 0; });
+    };
+    const bool whole_lines = together == size || aligned(line);
+    const Index least = gradient && whole_lines ? EVENKEEL_STREAM_BACKWARD_BYTES : EVENKEEL_STREAM_BYTES;
+    return size * width >= least && aligned(in_one_line) && (whole_lines || together * width >= least_together) &&
            spread([&](const auto&... x) { return (apart(x) && ...); }, inputs);
   };
   return spread([&](const auto&... y) { return (fits(y) && ...); }, outputs);
