@@ -2,7 +2,8 @@
 # Installs what is missing, builds the benchmarks and runs each at -O2 and -O3; then one table, norms.csv and norms.svg.
 #
 #   bench/run.sh [arguments of Google Benchmark]      e.g.  bench/run.sh --benchmark_filter=layer_norm
-#   bench/run.sh --compare [--quick] [--out NAME]     beside PyTorch, oneDNN and plain Eigen, of those that are found;
+#   bench/run.sh --compare [--quick] [--out NAME]     beside PyTorch, oneDNN, ONNX Runtime and plain Eigen, of those
+#                                                     that are found;
 #                                                     writes NAME.csv, NAME.json and NAME.svg (default: compare)
 #   bench/run.sh --install-peers                      the newest of them from PyPI (several GB)
 #
@@ -19,9 +20,10 @@ need_header libbenchmark-dev benchmark/benchmark.h
 case ${1:-} in
   --install-peers)
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing+=(python3-venv)
+    need_command python3-dev python3-config
     install_missing
     python3 -m venv "$peers"
-    "$peers/bin/pip" install --quiet onednn onednn-devel numpy
+    "$peers/bin/pip" install --quiet onednn onednn-devel onnxruntime onnx numpy
     # Without the CUDA libraries: the toolkit's serve, where there is one; compare says what it could not load.
     "$peers/bin/pip" install --quiet --no-deps torch
     exit
@@ -47,7 +49,7 @@ case ${1:-} in
     cd "$start"
     built=$root/build/release/bench
     others=()
-    for other in portable eigen torch onednn; do
+    for other in portable eigen torch onednn onnxruntime; do
       if [ -e "$built/peers/$other.so" ]; then others+=("$built/peers/$other.so"); fi
     done
     export LD_LIBRARY_PATH=$peers/lib:/usr/local/cuda/lib64:/usr/local/cuda/extras/CUPTI/lib64:${LD_LIBRARY_PATH:-}

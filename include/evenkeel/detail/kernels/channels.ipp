@@ -30,10 +30,9 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       const Index inner = along_ ? run() : y.stride[axis_[3]], channel = along_ ? y.channel_stride : 0;
       return std::array{y.stride[axis_[0]], y.stride[axis_[1]], y.stride[axis_[2]], y.sample_stride, inner, channel};
     };
-    const Index size = grid_.cells() * grid_.count();
     if constexpr (can_stream)
-      streams_ = (along_ || packed_) &&
-                 wants_stream<A>(pass.inputs, pass.outputs, size, along_ ? run() : size, is_gradient, strides);
+      streams_ = (along_ || packed_) && wants_stream<A>(pass.inputs, pass.outputs, grid_.cells() * grid_.count(),
+                                                        along_ ? run() : block_packs * W, is_gradient, strides);
   }
 
   /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several whole packs.

@@ -48,9 +48,10 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
 
   RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {
     const auto strides = [&](const auto& y) { return std::array{n_, y.stride[0], y.stride[1], y.stride[2]}; };
-    const Index size = pass.grid.rows() * n_;
+    const auto touch = [&](const auto&... y) { return pass.grid.flat() && ((y.stride[1] == n_) && ...); };
+    const Index size = pass.grid.rows() * n_, together = spread(touch, pass.outputs) ? size : n_;
     if constexpr (can_stream)
-      streams_ = wants_stream<A>(pass.inputs, pass.outputs, size, size, !is_none_v<KnownRows>, strides);
+      streams_ = wants_stream<A>(pass.inputs, pass.outputs, size, together, !is_none_v<KnownRows>, strides);
   }
 
   /// What the inner loops read besides rows. A copy in locals: a store to an output could change anything that is
@@ -271,7 +272,10 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     [&]<std::size_t... I, std::size_t... J, std::size_t... K>(std::index_sequence<I...>, std::index_sequence<J...>,
                                                               std::index_sequence<K...>) EVENKEEL_INLINE_LAMBDA {
       local.math.write(out, row, std::get<I>(packs)..., load_at<V>(std::get<J>(local.parameters), n_ - W)...);
-      (store<V>(std::get<K>(y) + n_ - W, out[K]), ...);
+      if (can_stream && local.streams)  // as the pack that it overlaps, whose line would have to be fetched again
+        (stream<V>(std::get<K>(y) + n_ - W, out[K]), ...);
+      else
+        (store<V>(std::get<K>(y) + n_ - W, out[K]), ...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{}, std::index_sequence_for<Y...>{});
   }

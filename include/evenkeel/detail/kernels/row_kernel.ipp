@@ -16,8 +16,8 @@ inline constexpr Index chain = 128;
 
 /// Whether outputs of `size` elements each, written in packs of A, go past the cache: where they are large, and neither
 /// where a pack would straddle two lines nor where an output is an input, which is in the cache. `strides` gives an
-/// output's strides between packs. Where only `together` elements are written one after another, the lines of the cache at
-/// both ends of them are written in part, each for the price of several whole ones: that many elements must be worth it.
+/// output's strides between packs. Where only `together` of them touch, and not all are written one after another, the lines
+/// of the cache at both ends are written in part, each for the price of several whole ones: there must be many between.
 template <class A, class... X, class... Y, class Strides>
 bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& outputs, Index size, Index together,
                   bool gradient, const Strides& strides) {
@@ -28,7 +28,7 @@ bool wants_stream(const std::tuple<X...>& inputs, const std::tuple<Y...>& output
       else
         return static_cast<const void*>(x.data) != y.data;
     };
-    constexpr Index width = sizeof(*y.data), in_one_line = 16, line = 64, least_together = 24 * line;
+    constexpr Index width = sizeof(*y.data), in_one_line = 16, line = 64, least_together = 16 * line;
     const auto aligned = [&](Index bytes) {
       return reinterpret_cast<std::uintptr_t>(y.data) % static_cast<std::uintptr_t>(bytes) == 0 &&
              std::ranges::all_of(strides(y), [bytes](Index stride) { return stride * width % bytes == 0; });
