@@ -62,6 +62,14 @@ struct FloatVector {
   typedef double Doubles __attribute__((vector_size(sizeof(double) * pack_size<double>)));
   typedef float Floats __attribute__((vector_size(sizeof(float) * pack_size<double>)));
 
+#if EVENKEEL_KERNEL_AVX512  // g++ 12 converts halves and puts them together
+  EVENKEEL_HOST static Doubles load(const void* p) {
+    return _mm512_cvtps_pd(_mm256_loadu_ps(static_cast<const float*>(p)));
+  }
+  EVENKEEL_HOST static void store(void* p, const Doubles& v) {
+    _mm256_storeu_ps(static_cast<float*>(p), _mm512_cvtpd_ps(v));
+  }
+#else
   EVENKEEL_HOST static Doubles load(const void* p) {
     Floats f;
     std::memcpy(&f, p, sizeof f);
@@ -71,6 +79,7 @@ struct FloatVector {
     const Floats f = __builtin_convertvector(v, Floats);
     std::memcpy(p, &f, sizeof f);
   }
+#endif
 };
 
 #if EVENKEEL_KERNEL_F16C
