@@ -28,7 +28,7 @@ concept ChannelSavedOf = std::same_as<typename Saved::Scalar, accumulator_t<scal
 template <bool Local, class Pass, class Saved>
 void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) {
   using A = typename Saved::Scalar;
-  const ChannelGrid &grid = pass.grid, &channels = saved.call.grid;
+  const ChannelGrid &grid = pass.grid, &whole = saved.call.grid;
   const Index size = grid.channels / saved.call.groups, cells = grid.cells();
   const auto merged = [&](const auto& moments_of) {
     Moments<double> all;
@@ -64,9 +64,9 @@ void settle_group(const Pass& pass, Saved& saved, double eps, Index s, Index g) 
   const A mean = static_cast<A>(row.mean);
   const A values[3] = {mean, static_cast<A>(row.mean - static_cast<double>(mean) + row.rest), static_cast<A>(row.rstd)};
   for (int k = 0; k < 3; ++k) {
-    const Index set = k * grid.samples + s, members = channels.channels / saved.call.groups;
+    const Index set = k * grid.samples + s, members = whole.channels / saved.call.groups;
     saved.statistics.data()[set * saved.call.groups + g] = values[k];
-    std::fill_n(saved.known.data() + set * channels.channels + g * members, members, values[k]);
+    std::fill_n(saved.known.data() + set * whole.channels + g * members, members, values[k]);
   }
 }
 

@@ -39,6 +39,13 @@ struct HalfVector<Eigen::bfloat16> {
     return reinterpret_cast<Floats>(__builtin_convertvector(h, Words) << 16);
 #endif
   }
+#if EVENKEEL_KERNEL_AVX512
+  /// Numbers of the upper words of 16 lanes, for a permutation.
+  EVENKEEL_HOST static __m512i high_words() {
+    return _mm512_setr_epi32(0x30001, 0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0,
+                             0, 0, 0);
+  }
+#endif
   EVENKEEL_HOST static Halves rounded(const Floats& v) {
 #if EVENKEEL_KERNEL_BF16
     // The instruction takes subnormal numbers for 0.
@@ -50,10 +57,23 @@ struct HalfVector<Eigen::bfloat16> {
       return result;
     }
 #endif
+#if EVENKEEL_KERNEL_AVX512
+    const __m512i u = _mm512_castps_si512(v), half_less = _mm512_set1_epi32(0x7fff), one = _mm512_set1_epi32(1);
+    const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+    const __m512i up = _mm512_add_epi32(u, half_less), nearest = _mm512_mask_add_epi32(up, odd, up, one);
+    const __m512i sign = _mm512_and_si512(u, _mm512_castps_si512(_mm512_set1_ps(-0.0f)));
+    // Of a NaN, which rounding could make an infinity, its sign.
+    const __m512i all =
+        _mm512_mask_or_epi32(nearest, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), sign, _mm512_set1_epi32(0x7fc00000));
+    const __m512i high = _mm512_permutexvar_epi16(high_words(), all);
+    const __m256i low = _mm512_castsi512_si256(high);
+    return reinterpret_cast<Halves>(low);
+#else
     const Words u = reinterpret_cast<Words>(v);
     const Words nearest = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     const Words nan = ((u >> 16) & 0x8000u) | 0x7fc0u;  // rounding could make it an infinity
     return __builtin_convertvector(v == v ? nearest : nan, Halves);
+#endif
   }
 };
 
