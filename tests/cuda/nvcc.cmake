@@ -33,15 +33,17 @@ if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
   list(APPEND architectures 100-real 120-real)
 endif()
 
-# machine_code(<target> ARCHITECTURES <architecture>... SOURCES <file>...): object files whose cubins can be read.
+# machine_code(<target> ARCHITECTURES <architecture>... SOURCES <file>... [DEVICE]): object files whose cubins can be read;
+# DEVICE: of one architecture, cubins without a host's half, in half the time. The other halves are those of small.cu,
+# link/ and the tests of *.cu, and g++ compiles them all in the emulator.
 function(machine_code target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARCHITECTURES;SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "DEVICE" "" "ARCHITECTURES;SOURCES")
   add_library(${target} OBJECT ${arg_SOURCES})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${arg_ARCHITECTURES}")
   target_link_libraries(${target} PRIVATE evenkeel_test_flags evenkeel::cuda)
   target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
   # Nothing of it runs: the host code is not worth optimizing.
-  target_compile_options(${target} PRIVATE --no-compress -Xcompiler=-O0)
+  target_compile_options(${target} PRIVATE --no-compress -Xcompiler=-O0 $<$<BOOL:${arg_DEVICE}>:-cubin>)
   tests_need(${target} LABELS cuda)
 endfunction()
 
@@ -54,7 +56,7 @@ endfunction()
 
 file(GLOB sources CONFIGURE_DEPENDS surface/*.cu)
 list(FILTER sources EXCLUDE REGEX "/small\\.cu$")
-machine_code(cuda_surface ARCHITECTURES 90-real SOURCES ${sources})
+machine_code(cuda_surface ARCHITECTURES 90-real SOURCES ${sources} DEVICE)
 machine_code(cuda_small_surface ARCHITECTURES ${architectures} SOURCES surface/small.cu)
 machine_code(cuda_machine_code_probe ARCHITECTURES ${architectures} 90-real SOURCES machine_code/probe.cu)
 machine_code_test("cuda: the machine code of the surface" check.py cuda_surface)
