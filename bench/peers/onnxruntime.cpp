@@ -1,10 +1,9 @@
 // ONNX Runtime, which has inference alone. PyPI has its library without headers, so it is called through Python, on the
 // comparison's own buffers; what that costs a call, some microseconds, shows where a norm takes as little.
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
 #include "peer.hpp"
 
+#include <Python.h>
 #include <dlfcn.h>
 
 #include <initializer_list>
@@ -31,12 +30,18 @@ class Object {
 
 const char* name_of(Norm norm) {
   switch (norm) {
-    case Norm::layer_norm: return "layer_norm";
-    case Norm::rms_norm: return "rms_norm";
-    case Norm::batch_norm: return "batch_norm";
-    case Norm::batch_norm_inference: return "batch_norm_inference";
-    case Norm::group_norm: return "group_norm";
-    case Norm::weight_norm: return "weight_norm";
+    case Norm::layer_norm:
+      return "layer_norm";
+    case Norm::rms_norm:
+      return "rms_norm";
+    case Norm::batch_norm:
+      return "batch_norm";
+    case Norm::batch_norm_inference:
+      return "batch_norm_inference";
+    case Norm::group_norm:
+      return "group_norm";
+    case Norm::weight_norm:
+      return "weight_norm";
   }
   return "";
 }
@@ -53,13 +58,13 @@ class OnnxRuntime : public Peer {
   Call prepare(const Operation& o, const Buffers& b) override {
     if (o.pass != Pass::forward || o.type != Type::float32) return {};
     const Object addresses(PyDict_New());
-    for (const auto& [name, memory] : std::initializer_list<std::pair<const char*, void*>>{
-             {"x", b.x},
-             {"weight", b.weight},
-             {"bias", b.bias},
-             {"running_mean", b.running_mean},
-             {"running_var", b.running_var},
-             {"y", b.y}})
+    for (const auto& [name, memory] :
+         std::initializer_list<std::pair<const char*, void*>>{{"x", b.x},
+                                                              {"weight", b.weight},
+                                                              {"bias", b.bias},
+                                                              {"running_mean", b.running_mean},
+                                                              {"running_var", b.running_var},
+                                                              {"y", b.y}})
       PyDict_SetItemString(addresses.get(), name, Object(PyLong_FromVoidPtr(memory)).get());
     const Object shape(o.space == 1 ? Py_BuildValue("(ll)", o.n, o.c) : Py_BuildValue("(lll)", o.n, o.c, o.space));
     const Object run(PyObject_CallMethod(session_.get(), "prepare", "sOlO", name_of(o.norm), shape.get(), o.groups,
