@@ -277,11 +277,11 @@ inline Geometry merged_geometry(const char* function, const char* name, const La
 EVENKEEL_HOST Geometry geometry_along(const char* function, const char* name, const Layout& layout,
                                       const AxisRange& axes, int sample_axis = -1) {
   const bool matrix_rows = layout.rank == 2 && axes.first == 1 && sample_axis < 0;
-  if (!matrix_rows || layout.extent[0] <= 1 || layout.extent[1] <= 1)
+  if (!matrix_rows || layout.extent[0] < 1 || layout.extent[1] <= 1)
     return merged_geometry(function, name, layout, axes, sample_axis);
   Geometry view;
   view.outer[1] = layout.extent[0];
-  view.outer_stride[1] = layout.stride[0];
+  view.outer_stride[1] = layout.extent[0] > 1 ? layout.stride[0] : 0;
   view.length = layout.extent[1];
   view.stride = layout.stride[1];
   return view;

@@ -108,6 +108,7 @@ struct FeatureParts {
   Index count;  // parts
   Index pitch;
   int terms;
+  bool in_place = false;  // in the gradients' own memory, not in the scratch
 };
 
 /// Whether the math knows when not to trust itself.

@@ -37,26 +37,45 @@ double traffic(const RowPass<Math, std::tuple<X...>, P, std::tuple<Y...>, Known,
   return static_cast<double>(bytes) * static_cast<double>(pass.grid.rows()) * static_cast<double>(pass.grid.length);
 }
 
+/// Gradients, pointers or none in the order of a pass's sums, which may be used as memory for these sums: those of type
+/// A that are overwritten. Else null.
+template <class A, class Device, class... T>
+  requires(!StreamDevice<Device>)
+auto sums_in_place(const Device&, GradientMode mode, T... gradients) {
+  std::array<A*, (0 + ... + !is_none_v<T>)> place{};
+  if constexpr (((is_none_v<T> || std::is_same_v<T, A*>)&&...)) {
+    std::size_t k = 0;
+    const auto set = [&](auto gradient) {
+      if constexpr (!is_none_v<decltype(gradient)>) place[k++] = gradient;
+    };
+    if (mode == GradientMode::overwrite) (set(gradients), ...);
+  }
+  return place;
+}
+
 /// Runs the pass. Where the math has feature sums, `scratch` holds feature_scratch() values and receives them, in one
-/// part.
+/// part; or the sums of few rows go to `place`, if it is not null.
 template <class Device, class Math, class X, class P, class Y, class Known, class Kept>
   requires(!StreamDevice<Device>)
 FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& pass,
-                      typename Math::Scalar* scratch = nullptr) {
+                      typename Math::Scalar* scratch = nullptr,
+                      const std::array<typename Math::Scalar*, Math::feature_sums>& place = {}) {
   require_device<Device>();
   using Pass = RowPass<Math, X, P, Y, Known, Kept>;
   using A = typename Math::Scalar;
   using Features = FeatureSums<A, Math::feature_sums>;
+  using Place = typename Features::Place;
   const Index rows = pass.grid.rows(), length = pass.grid.length;
-  const FeatureParts parts{1, Features::pitch_of(length), Math::feature_sums};
+  FeatureParts parts{1, Features::pitch_of(length), Math::feature_sums};
   const Index done = with_kernels([&]<class Kernels>(Kernels) -> Index {
     using Along = typename Kernels::template Along<Pass>;
     using Across = typename Kernels::template Across<Pass>;
     const bool along = Along::fits(pass);
     const Index units = along ? rows : Across::groups(pass), unit_rows = along ? 1 : Kernels::template lanes<A>;
+    parts.in_place = along && rows <= chain && place != Place{};
     const auto run = [&](Index first, Index last, A* memory) {
       if (along)
-        Along::run(pass, first, last, memory);
+        Along::run(pass, first, last, memory, parts.in_place ? place : Place{});
       else
         Across::run(pass, first, last, memory);
     };
@@ -88,6 +107,7 @@ template <class Device, class A, class... T>
   requires(!StreamDevice<Device>)
 void put_gradients(const Device&, const A* scratch, const FeatureParts& parts, Index length, GradientMode mode,
                    T... gradients) {
+  if (parts.in_place) return;
   Index k = 0;
   const auto put = [&](auto gradient) {
     if constexpr (!is_none_v<decltype(gradient)>) put_gradient(gradient, scratch + k++ * parts.pitch, length, mode);

@@ -273,7 +273,7 @@ RowPlan plan_of(const Pass& pass, const CudaFacts& facts) {
 /// Runs the pass. Where the math has feature sums, `scratch` holds feature_scratch() values and receives partial sums.
 template <StreamDevice Device, class Math, class X, class P, class Y, class Known, class Kept>
 FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, Kept>& pass,
-                      typename Math::Scalar* scratch = nullptr) {
+                      typename Math::Scalar* scratch = nullptr, None = none) {
   const auto on_device = device_pass(pass, scratch);
   if (pass.grid.rows() == 0) return {0, on_device.pitch, Math::feature_sums};
   RowPlan plan = plan_of(on_device, cuda_facts(device));
@@ -281,6 +281,12 @@ FeatureParts row_pass(const Device& device, const RowPass<Math, X, P, Y, Known, 
     plan.blocks = std::min(plan.blocks, persistent_blocks(cuda_facts(device), plan.bound, 0) * plan.cluster);
   RowLaunch(device.stream(), on_device, plan).run();
   return {plan.parts, on_device.pitch, Math::feature_sums};
+}
+
+/// Partial sums of several blocks have no place in a gradient.
+template <class A, StreamDevice Device, class... T>
+None sums_in_place(const Device&, GradientMode, T...) {
+  return none;
 }
 
 /// Values of A that such a pass needs as scratch.

@@ -233,7 +233,7 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
       sums = row_pass(device,
                       RowPass{of_call, grid, std::tuple(dy_rows, rows, last_input), std::tuple(weights),
                               std::tuple(dx_rows), known},
-                      scratch);
+                      scratch, sums_in_place<A>(device, mode, dw, db));
     };
     using Math = std::remove_const_t<decltype(math)>;
     if constexpr (!is_none_v<Mask>)

@@ -157,7 +157,7 @@ class RowsAcross<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
     unroll<Math::feature_sums>([&](auto k) EVENKEEL_INLINE_LAMBDA {
-      features_.recent[k * features_.pitch + i] += lane_sum(select_less(splat<V>(0), mask, terms[k], splat<V>(0)));
+      features_.recent[k][i] += lane_sum(select_less(splat<V>(0), mask, terms[k], splat<V>(0)));
     });
   }
 

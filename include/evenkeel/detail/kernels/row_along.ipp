@@ -23,6 +23,12 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   using Sums = Values<V, Math::sums>;
   using Features = FeatureSums<A, Math::feature_sums>;
   static constexpr int W = pack_size<A>;
+  static constexpr int links = EVENKEEL_KERNEL_BYTES == 64 && Math::sums <= 3 ? 4 : 2;
+  /// Values of a row whose feature terms are added, 16 lines of the cache, before as many outputs are written: a store
+  /// that waits for its line holds up those behind it, so the two kinds take turns seldom.
+  static constexpr Index group = 1024 / sizeof(A);
+  static constexpr Index full_link = links * W * chain;  // values of a row that are added without a break
+  static_assert(full_link % group == 0);
   static constexpr bool can_stream = all_stream<A>(static_cast<const std::tuple<Y...>*>(nullptr));
 
  public:
@@ -32,8 +38,11 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
            spread([&](const auto&... r) { return (contiguous(r) && ...); }, pass.outputs);
   }
 
-  /// Rows first..last-1. `memory` holds the block's feature sums.
-  static void run(const Pass& pass, Index first, Index last, A* memory) { RowsAlong(pass, memory).loop(first, last); }
+  /// Rows first..last-1. `memory` holds the block's feature sums, or `place` those of one chain of rows.
+  static void run(const Pass& pass, Index first, Index last, A* memory, const typename Features::Place& place) {
+    const Index n = pass.grid.length;
+    RowsAlong(pass, last - first <= chain ? Features(memory, place, n) : Features(memory, n)).loop(first, last);
+  }
 
  private:
   template <class T>
@@ -46,7 +55,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   }
   static bool contiguous(None) { return true; }
 
-  RowsAlong(const Pass& pass, A* memory) : pass_(pass), n_(pass.grid.length), memory_(memory) {
+  RowsAlong(const Pass& pass, const Features& features) : pass_(pass), n_(pass.grid.length), features_(features) {
     const auto strides = [&](const auto& y) { return std::array{n_, y.stride[0], y.stride[1], y.stride[2]}; };
     const auto touch = [&](const auto&... y) { return pass.grid.flat() && ((y.stride[1] == n_) && ...); };
     const Index size = pass.grid.rows() * n_, together = spread(touch, pass.outputs) ? size : n_;
@@ -74,10 +83,11 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   }
 
   EVENKEEL_FLATTEN void loop(Index first, Index last) {
-    Local local{pass_.math, pass_.parameters, Features(memory_, n_, last - first <= chain), streams_};
+    Local local{pass_.math, pass_.parameters, features_, streams_};
     bool counted = false;
     for (Index r = first; r < last;) {
       const Alone alone = this->alone(local, r, counted);
+      local.features.unwritten = false;
       r = alone.settled ? written(local, alone.row, r, last, counted) : r + 1;
     }
     local.features.flush();
@@ -104,8 +114,8 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
       const auto last_packs = load_tail(x);
       Sums sums;
       set_zero(sums);
-      body_loop<true, true>(local, sums, start, next, row, x, y, extent.body);
-      if (extent.body < n_) add_rest(local, sums, start, next, extent);
+      body_loop<Task::both>(local, sums, start, next, row, x, y, extent.body);
+      if (extent.body < n_) add_rest<false>(local, sums, start, next, extent);
       Row next_row = local.math.finish(total(sums), start);
       if (extent.body < n_) write_rest(local, row, x, last_packs, y, extent);
       if (Math::feature_sums > 0 && ++since_flush == chain) local.features.flush(), since_flush = 0;
@@ -120,7 +130,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     }
     Sums none_yet;
     const auto last_packs = load_tail(x);
-    body_loop<false, true>(local, none_yet, Start{}, x, row, x, y, extent.body);
+    body_loop<Task::outputs>(local, none_yet, Start{}, x, row, x, y, extent.body);
     write_rest(local, row, x, last_packs, y, extent);
     return r;
   }
@@ -148,7 +158,10 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
         }
       }
     }
-    if constexpr (Checked<Math>) CarefulRow<Pass>::run(pass_, r, counted ? nullptr : &local.features);
+    if constexpr (Checked<Math>) {
+      local.features.clear();
+      CarefulRow<Pass>::run(pass_, r, counted ? nullptr : &local.features);
+    }
     return {Row{}, false};
   }
   template <class In>
@@ -156,52 +169,87 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     const Extent extent = this->extent();
     Sums sums;
     set_zero(sums);
-    body_loop<true, false>(local, sums, start, x, Row{}, x, outputs(r), extent.body);
-    if (extent.body < n_) add_rest(local, sums, start, x, extent);
+    body_loop<Task::first_sums>(local, sums, start, x, Row{}, x, outputs(r), extent.body);
+    if (extent.body < n_) add_rest<true>(local, sums, start, x, extent);
     return local.math.finish(total(sums), start);
   }
 
-  /// Whole pairs of packs: sums of the next row, outputs of this one.
-  template <bool Reading, bool Writing, class Next, class In, class Out>
+  /// What a loop over packs does: sums of the next row, outputs of this one.
+  enum class Task { first_sums, sums, outputs, both };
+
+  /// Whole pairs of packs.
+  template <Task task, class Next, class In, class Out>
   EVENKEEL_HOST static void body_loop(Local& local, Sums& sums, const Start& start, const Next& next, const Row& row,
                                       const In& x, const Out& y, Index body) {
-    for (Index begin = 0; begin < body; begin += 2 * W * chain) {
-      const Index end = std::min(body, begin + 2 * W * chain);
-      Sums even, odd;
-      set_zero(even);
-      set_zero(odd);
-      Index i = begin;
-      for (; i + 4 * W <= end; i += 4 * W) {  // two pairs a turn, in the order of one pair a turn
-        pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i);
-        pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i + 2 * W);
+    constexpr bool in_groups = task == Task::both && Math::feature_sums > 0;
+    const Index step = !in_groups ? full_link : local.streams ? 4 * W : group;
+    Links link;
+    Sums full;
+    set_zero(full);
+    for (Index i = 0; i < body; i += step) {
+      const Index stop = std::min(body, i + step);
+      if constexpr (in_groups) {
+        turns<Task::sums>(local, link, start, next, row, x, y, i, stop);
+        turns<Task::outputs>(local, link, start, next, row, x, y, i, stop);
+      } else {
+        turns<task>(local, link, start, next, row, x, y, i, stop);
       }
-      if (i < end) pair<Reading, Writing>(local, even, odd, start, next, row, x, y, i);
-      add(even, odd);
-      if (begin == 0)  // all of a usual row: one addition less to wait for
-        sums = even;
-      else
-        add(sums, even);
+      if (task != Task::outputs && stop % full_link == 0) [[unlikely]] {
+        add(full, link.total());
+        link = Links();
+      }
+    }
+    if constexpr (task != Task::outputs) {
+      sums = link.total();
+      if (body >= full_link) add(sums, full);
     }
   }
 
-  template <bool Reading, bool Writing, class Next, class In, class Out>
+  /// Sums that are taken side by side, since one addition waits for the one before it: four where there are registers
+  /// for them. Not an array, which g++ would keep in memory.
+  struct Links {
+    Sums even, odd, other_even, other_odd;
+    EVENKEEL_HOST Links() { set_zero(even), set_zero(odd), set_zero(other_even), set_zero(other_odd); }
+    EVENKEEL_HOST Sums total() {
+      if constexpr (links == 4) add(even, other_even), add(odd, other_odd);
+      add(even, odd);
+      return even;
+    }
+  };
+
+  /// Packs first..last-1, two pairs a turn.
+  template <Task task, class Next, class In, class Out>
+  EVENKEEL_HOST static void turns(Local& local, Links& link, const Start& start, const Next& next, const Row& row,
+                                  const In& x, const Out& y, Index first, Index last) {
+    Index i = first;
+    for (; i + 4 * W <= last; i += 4 * W) {
+      pair<task>(local, link.even, link.odd, start, next, row, x, y, i);
+      if constexpr (links == 4)
+        pair<task>(local, link.other_even, link.other_odd, start, next, row, x, y, i + 2 * W);
+      else
+        pair<task>(local, link.even, link.odd, start, next, row, x, y, i + 2 * W);
+    }
+    if (i < last) pair<task>(local, link.even, link.odd, start, next, row, x, y, i);
+  }
+
+  template <Task task, class Next, class In, class Out>
   EVENKEEL_HOST static void pair(Local& local, Sums& even, Sums& odd, const Start& start, const Next& next,
                                  const Row& row, const In& x, const Out& y, Index i) {
-    if constexpr (Reading) {
-      accumulate(local, even, start, next, i);
-      accumulate(local, odd, start, next, i + W);
+    if constexpr (task != Task::outputs) {
+      accumulate<task == Task::first_sums>(local, even, start, next, i);
+      accumulate<task == Task::first_sums>(local, odd, start, next, i + W);
     }
-    if constexpr (Writing) {
+    if constexpr (task == Task::outputs || task == Task::both) {
       write(local, row, x, y, i);
       write(local, row, x, y, i + W);
     }
   }
 
   /// The odd pack and the tail.
-  template <class Next>
+  template <bool First, class Next>
   EVENKEEL_HOST void add_rest(Local& local, Sums& sums, const Start& start, const Next& next,
                               const Extent& extent) const {
-    if (extent.body < extent.full) accumulate(local, sums, start, next, extent.body);
+    if (extent.body < extent.full) accumulate<First>(local, sums, start, next, extent.body);
     if (extent.full == n_) return;
     Sums last;
     set_zero(last);
@@ -212,7 +260,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
       Values<V, Math::feature_sums> masked;
       set_zero(masked);
       add_masked(masked, terms, extent.mask);
-      local.features.add(n_ - W, masked);
+      local.features.template add<false>(n_ - W, masked);
     }
   }
   template <class In, class Packs, class Out>
@@ -222,7 +270,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     if (extent.full < n_) write_tail(local, row, last_packs, y);
   }
 
-  template <class In>
+  template <bool First, class In>
   EVENKEEL_HOST static void accumulate(Local& local, Sums& sums, const Start& start, const In& x, Index i) {
     Values<V, Math::feature_sums> terms;
     [&]<std::size_t... I, std::size_t... J>(std::index_sequence<I...>, std::index_sequence<J...>)
@@ -231,7 +279,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
                             load_at<V>(std::get<J>(local.parameters), i)...);
     }
     (std::index_sequence_for<X...>{}, std::index_sequence_for<P...>{});
-    local.features.add(i, terms);
+    local.features.template add<First>(i, terms);
   }
 
   template <class In, class Out>
@@ -341,7 +389,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
 
   const Pass& pass_;
   const Index n_;
-  A* const memory_;
+  const Features features_;
   bool streams_ = false;
 };
 

@@ -73,7 +73,7 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
         });
         if (features)
           unroll<Math::feature_sums>(
-              [&](auto k) { features->recent[k * features->pitch + i] += static_cast<A>(terms[k]); });
+              [&](auto k) { features->recent[k][i] += static_cast<A>(terms[k]); });
       }
       add(total, link);
     }

@@ -163,13 +163,15 @@ void set_lane(R<Pack<A>>& values, int j, R<A> lane) {
   });
 }
 
-/// Sums per feature over the rows of one block, F rows of `pitch` values: rows are added to `recent`, and every `chain`
-/// rows `recent` is added to `sums`. Of no more rows than that, `recent` is `sums`.
+/// Sums per feature over the rows of one block: rows are added to `recent`, and every `chain` rows `recent` is added to
+/// `sums`. Of no more rows than that, `recent` is `sums`, which the first of them may write without being cleared, and
+/// which may be the gradients themselves.
 template <class A, int F>
 struct FeatureSums {
-  A* sums;    // (F, pitch)
-  A* recent;  // (F, pitch)
-  Index pitch;
+  using Place = std::array<A*, F>;
+  Place sums, recent;
+  Index size_of_each;
+  bool unwritten = false;  // there is nothing yet in `recent`, up to the last whole pack of features
 
   /// Of whole packs, the widest that there are: scratch is counted by who does not know the set of kernels.
   static Index pitch_of(Index length) {
@@ -178,23 +180,54 @@ struct FeatureSums {
   }
   static Index size(Index length) { return 2 * F * pitch_of(length); }
 
-  FeatureSums(A* memory, Index length, bool one_chain = false)
-      : sums(memory), recent(one_chain ? memory : memory + F * pitch_of(length)), pitch(pitch_of(length)) {
-    if (F > 0 && memory) std::fill_n(memory, (one_chain ? 1 : 2) * F * pitch, A(0));
+  /// In size(length) values of memory.
+  FeatureSums(A* memory, Index length) : size_of_each(pitch_of(length)) {
+    for (std::size_t k = 0; k < F; ++k) {
+      sums[k] = memory + static_cast<Index>(k) * size_of_each;
+      recent[k] = sums[k] + F * size_of_each;
+    }
+    if (F > 0) std::fill_n(memory, size(length), A(0));
   }
-  template <class V>
+  /// Of one chain of rows, in F places of `length` values or, where these are null, in memory.
+  FeatureSums(A* memory, const Place& place, Index length) : sums(place), size_of_each(length), unwritten(F > 0) {
+    if (F > 0 && !*sums.begin()) {
+      size_of_each = pitch_of(length);
+      for (std::size_t k = 0; k < F; ++k) sums[k] = memory + static_cast<Index>(k) * size_of_each;
+    }
+    recent = sums;
+    clear_from(length / pack_size<A> * pack_size<A>);
+  }
+
+  void clear() {
+    if (unwritten) clear_from(0);
+    unwritten = false;
+  }
+  /// The k-th of `terms` belongs to `recent[k]`. First: perhaps of the first row.
+  template <bool First, class V>
   EVENKEEL_HOST void add(Index i, const Values<V, F>& terms) {
     unroll<F>([&](auto k) EVENKEEL_INLINE_LAMBDA {
-      store<V>(recent + k * pitch + i, V(load<V>(recent + k * pitch + i) + terms[k]));
+      A* const p = recent[k] + i;
+      if (First && unwritten)
+        store<V>(p, V(terms[k] + splat<V>(0)));
+      else
+        store<V>(p, V(load<V>(p) + terms[k]));
     });
   }
   void flush() {
+    clear();
+    if (F == 0 || sums == recent) return;
     using V = Pack<A>;
-    if (F > 0 && sums != recent)
-      for (Index i = 0; i < F * pitch; i += pack_size<A>) {
-        store<V>(sums + i, V(load<V>(sums + i) + load<V>(recent + i)));
-        store<V>(recent + i, splat<V>(0));
+    for (std::size_t k = 0; k < F; ++k)
+      for (Index i = 0; i < size_of_each; i += pack_size<A>) {
+        store<V>(sums[k] + i, V(load<V>(sums[k] + i) + load<V>(recent[k] + i)));
+        store<V>(recent[k] + i, splat<V>(0));
       }
+  }
+
+ private:
+  void clear_from(Index first) {
+    for (A* const sum : recent)
+      for (Index i = first; i < size_of_each; ++i) sum[i] = 0;
   }
 };
 
