@@ -47,11 +47,24 @@ struct ChannelMoments {
     s[1] += shifted * shifted;
     if constexpr (Masked) s[2] += mask;
   }
+  /// sum / count, 0 of nothing. A count that is known needs no division for each cell.
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD S mean_of(const S& sum, const S& count) const {
+    if constexpr (Masked)
+      return select_less(splat<S>(0), count, S(sum / count), splat<S>(0));
+    else
+      return sum * splat<S>(cell_count > 0 ? 1 / static_cast<typename Lanes<S>::Scalar>(cell_count) : 0);
+  }
+  EVENKEEL_MATH template <class S>
+  EVENKEEL_HD S count_of(const Values<S, sums>& s) const {
+    if constexpr (Masked)
+      return s[2];
+    else
+      return splat<S>(static_cast<typename Lanes<S>::Scalar>(cell_count));
+  }
   EVENKEEL_MATH template <class S, class Q>
   EVENKEEL_HD Row<S> finish(const Values<S, sums>& s, const Start<Q>& start) const {
-    S count = splat<S>(static_cast<typename Lanes<S>::Scalar>(cell_count));
-    if constexpr (Masked) count = s[2];
-    const S zero = splat<S>(0), delta = select_less(zero, count, S(s[0] / count), zero), M2 = s[1] - delta * s[0];
+    const S zero = splat<S>(0), count = count_of(s), delta = mean_of(s[0], count), M2 = s[1] - delta * s[0];
     return {count, static_cast<S>(start.shift), delta, max(M2, zero)};
   }
   /// As in StandardizeForward: a cell whose first element lies far out starts over from its mean. So does a cell that

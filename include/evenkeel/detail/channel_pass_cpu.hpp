@@ -24,17 +24,19 @@ void channel_passes(const Device& device, const SumPass& sum_pass, const Between
                     Index group, double bytes) {
   require_cpu_device<Device>();
   with_kernels([&]<class Kernels>(Kernels) {
-    const typename Kernels::template Cells<SumPass> sums(sum_pass);
-    const typename Kernels::template Cells<WritePass> write(write_pass);
+    const Index parts = parts_for(device, sum_pass.grid.samples);
+    const typename Kernels::template Cells<SumPass> sums(sum_pass, parts);
+    const typename Kernels::template Cells<WritePass> write(write_pass, parts);
     const Index channels = write_pass.grid.channels, joined = channels ? channels / sum_pass.grid.channels : 1;
     const Index unit = std::max(sums.unit(group / joined) * joined, write.unit(group));
     const Index units = (channels + unit - 1) / unit;
-    for_each_block(device, sum_pass.grid.samples * units, bytes, [&](Index block) {
+    const auto body = [&](Index block) {
       const Index sample = block / units, first = block % units * unit, last = std::min(channels, first + unit);
       sums.sums(sample, first / joined, last / joined);
       between(sample, first, last);
       write.write(sample, first, last);
-    });
+    };
+    for_each_block(device, sum_pass.grid.samples * units, bytes, body, [&] { write.finish(); });
   });
 }
 
@@ -42,12 +44,13 @@ void channel_passes(const Device& device, const SumPass& sum_pass, const Between
 template <class Device, class Pass, class F>
 void for_each_unit(const Device& device, const Pass& pass, double bytes, const F& f) {
   with_kernels([&]<class Kernels>(Kernels) {
-    const typename Kernels::template Cells<Pass> channels(pass);
+    const typename Kernels::template Cells<Pass> channels(pass, parts_for(device, pass.grid.samples));
     const Index unit = channels.unit(1), units = (pass.grid.channels + unit - 1) / unit;
-    for_each_block(device, pass.grid.samples * units, bytes, [&](Index block) {
+    const auto body = [&](Index block) {
       const Index first = block % units * unit;
       f(channels, block / units, first, std::min(pass.grid.channels, first + unit));
-    });
+    };
+    for_each_block(device, pass.grid.samples * units, bytes, body, [&] { channels.finish(); });
   });
 }
 

@@ -47,11 +47,20 @@ inline BlockJob* claim_job(int users) {
   return nullptr;
 }
 
+/// Parts of a loop that the device's threads need to be busy, where `others` parts are there anyhow.
+template <class Device>
+Index parts_for(const Device& device, Index others) {
+  if constexpr (PoolDevice<Device>)
+    return std::max<Index>(1, static_cast<Index>(device.numThreads()) / std::max<Index>(others, 1));
+  return 1;
+}
+
 /// Calls body(block) for block = 0 .. blocks-1, each once, in no particular order. `bytes` is the traffic of the whole
 /// loop: below EVENKEEL_PARALLEL_BYTES it stays on the calling thread. Allocates nothing: a task captures one pointer,
-/// which std::function keeps in itself.
-template <class Device, class Body>
-void for_each_block(const Device& device, Index blocks, double bytes, const Body& body) {
+/// which std::function keeps in itself. after() is called on the same thread behind each block, or behind several.
+template <class Device, class Body, class After = void (*)()>
+void for_each_block(
+    const Device& device, Index blocks, double bytes, const Body& body, const After& after = [] {}) {
   static_assert(CpuDevice<Device>);
   if constexpr (PoolDevice<Device>) {
     const Index threads = static_cast<Index>(device.numThreads());
@@ -59,8 +68,9 @@ void for_each_block(const Device& device, Index blocks, double bytes, const Body
     BlockJob* const job = helpers > 0 && bytes >= EVENKEEL_PARALLEL_BYTES ? claim_job(helpers + 1) : nullptr;
     if (job) {
       job->count = blocks;
-      job->run = [](const void* b, Index block) { (*static_cast<const Body*>(b))(block); };
-      job->body = std::addressof(body);
+      const auto whole = [&](Index block) { body(block), after(); };
+      job->run = [](const void* b, Index block) { (*static_cast<decltype(&whole)>(b))(block); };
+      job->body = std::addressof(whole);
       job->finished.store(0);
       job->next.store(0);
       for (int i = 0; i < helpers; ++i)
@@ -75,6 +85,7 @@ void for_each_block(const Device& device, Index blocks, double bytes, const Body
     }
   }
   for (Index block = 0; block < blocks; ++block) body(block);
+  after();
 }
 
 }  // namespace evenkeel::detail::inline EVENKEEL_ISA

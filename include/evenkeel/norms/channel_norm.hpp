@@ -89,7 +89,7 @@ void settle_channels(const Pass& pass, Saved& saved, double eps, Index s, Index 
     const Index at = s * pass.grid.channels + c;
     const auto kept = [&](Index k) { return load<V>(pass.kept + k * cells + at); };
     const V count = kept(0), shift = kept(1), delta = kept(2), M2 = kept(3);
-    const V variance = select_less(splat<V>(0), count, V(M2 / count), splat<V>(0));
+    const V variance = pass.math.mean_of(M2, count);
     const auto row = standardize_row(shift, delta, inverse_root(V(variance + eps)));
     if (!in_range_of<A>(row.rstd)) {
       for (Index g = c; g < c + lanes; ++g) settle_group<true>(pass, saved, eps, s, g);

@@ -13,6 +13,10 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   static constexpr int W = pack_size<A>;
   /// Packs of channels that are worked on together: two lines of a cache and more.
   static constexpr int block_packs = 4;
+  /// Blocks that are gone through side by side, some elements of each at a time, where a cell has many elements: each is
+  /// on another page of memory, and a pass over one block alone meets them all.
+  static constexpr int most_together = 16;
+  static constexpr Index many_elements = 1024;
   static constexpr bool can_stream = all_stream<A>(static_cast<const std::tuple<Y...>*>(nullptr));
   static constexpr bool is_gradient = [] {
     if constexpr (requires { Math::scaled_output; })
@@ -22,10 +26,13 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   }();
 
  public:
-  explicit Channels(const Pass& pass) : pass_(pass), grid_(pass.grid) {
+  /// `parts`: how many the channels should at least fall into.
+  explicit Channels(const Pass& pass, Index parts = 1) : pass_(pass), grid_(pass.grid) {
     sort_axes();
     along_ = touches([this](const auto& t) { return t.stride[axis_[3]]; }, false) && run() > 1;
     packed_ = touches([](const auto& t) { return t.channel_stride; }, true);
+    if (packed_ && grid_.count() >= many_elements)
+      together_ = std::clamp<Index>(grid_.channels / (block_packs * W * parts), 1, most_together);
     const auto strides = [this](const auto& y) {
       const Index inner = along_ ? run() : y.stride[axis_[3]], channel = along_ ? y.channel_stride : 0;
       return std::array{y.stride[axis_[0]], y.stride[axis_[1]], y.stride[axis_[2]], y.sample_stride, inner, channel};
@@ -37,8 +44,12 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
 
   /// Channels that one unit of work covers, a multiple of `group`: where packs run over channels, several whole packs.
   Index unit(Index group) const {
-    if (along_) return group;
-    const Index block = block_packs * W, step = std::lcm(group, Index(W));
+    if (along_) {
+      // Several short ones: what comes between sums and outputs of one hides behind that of the others.
+      const Index groups = std::clamp<Index>(1500 / std::max<Index>(grid_.count() * group, 1), 1, 16);
+      return group * std::min(groups, (grid_.channels + group - 1) / group);
+    }
+    const Index block = together_ * block_packs * W, step = std::lcm(group, Index(W));
     return std::min(grid_.channels, (block + step - 1) / step * step);
   }
 
@@ -46,16 +57,19 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   void sums(Index sample, Index first, Index last) const {
     if (grid_.count() == 0) return sums_of_nothing(sample, first, last);
     if (along_)
-      for (Index c = first; c < last; ++c) sums_along({sample, c});
+      for (Index c = first; c < last; ++c) sums_along(sample, c);
     else
-      in_blocks(first, last, [&](auto packs, Index c, int count) { sums_across<packs>({sample, c}, count); });
+      in_blocks(first, last, [&](auto packs, const Block& block) { sums_across<packs>(sample, block); });
   }
   void write(Index sample, Index first, Index last) const {
     if (grid_.count() == 0) return;
     if (along_)
-      for (Index c = first; c < last; ++c) write_along({sample, c});
+      for (Index c = first; c < last; ++c) write_along(sample, c);
     else
-      in_blocks(first, last, [&](auto packs, Index c, int count) { write_across<packs>({sample, c}, count); });
+      in_blocks(first, last, [&](auto packs, const Block& block) { write_across<packs>(sample, block); });
+  }
+  /// Behind writes, on their thread.
+  void finish() const {
     if (streams_) end_stream();
   }
 
@@ -93,9 +107,6 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   using Start = typename Math::template Start<S>;
   template <class S>
   using Row = typename Math::template Row<S>;
-  struct Cell {
-    Index sample, channel;
-  };
 
   /// The reduced axes, innermost last: the one whose elements lie closest in the first input.
   void sort_axes() {
@@ -121,15 +132,15 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   }
 
   template <class T>
-  static T* start_at(const Cells<T>& t, const Cell& cell) {
-    return t.data + cell.sample * t.sample_stride + cell.channel * t.channel_stride;
+  static T* start_at(const Cells<T>& t, Index sample, Index channel) {
+    return t.data + sample * t.sample_stride + channel * t.channel_stride;
   }
 
   /// The first value of a cell, or the mean of a few, as a scalar or as a pack of `count` channels.
   template <class S, class T>
-  S first_values(const Cells<T>& t, const Cell& cell, int count) const {
+  S first_values(const Cells<T>& t, Index sample, Index channel, int count) const {
     const auto at = [&](Index i) -> S {
-      const T* const p = start_at(t, cell) + i * t.stride[axis_[3]];
+      const T* const p = start_at(t, sample, channel) + i * t.stride[axis_[3]];
       if constexpr (std::is_same_v<S, A>)
         return static_cast<A>(*p);
       else
@@ -149,14 +160,14 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     Index channel_stride;
   };
   template <class T>
-  Line<T> line(const Cells<T>& t, const Cell& cell, Index i, Index j, Index k) const {
-    return {start_at(t, cell) + i * t.stride[axis_[0]] + j * t.stride[axis_[1]] + k * t.stride[axis_[2]],
+  Line<T> line(const Cells<T>& t, Index sample, Index channel, Index i, Index j, Index k) const {
+    return {start_at(t, sample, channel) + i * t.stride[axis_[0]] + j * t.stride[axis_[1]] + k * t.stride[axis_[2]],
             t.stride[axis_[3]], t.channel_stride};
   }
-  None line(None, const Cell&, Index, Index, Index) const { return none; }
+  None line(None, Index, Index, Index, Index, Index) const { return none; }
   template <class T>
-  auto lines(const T& tensors, const Cell& cell, Index i, Index j, Index k) const {
-    return spread([&](const auto&... t) { return std::tuple(line(t, cell, i, j, k)...); }, tensors);
+  auto lines(const T& tensors, Index sample, Index channel, Index i, Index j, Index k) const {
+    return spread([&](const auto&... t) { return std::tuple(line(t, sample, channel, i, j, k)...); }, tensors);
   }
   template <class F>
   EVENKEEL_HOST void for_each_line(const F& f) const {
@@ -168,42 +179,42 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   void sums_of_nothing(Index sample, Index first, Index last) const {
     for (Index c = first; c < last; ++c) {
       auto row = pass_.math.finish(Total{}, Start<A>{});
-      keep(row, {sample, c});
+      keep(row, sample, c);
     }
   }
 
   // Along: one cell, packs of neighbouring elements.
 
-  void sums_along(const Cell& cell) const {
+  void sums_along(Index sample, Index channel) const {
     const auto first = [&](const auto& t) {
       if constexpr (is_none_v<decltype(t)>)
         return none;
       else
-        return first_values<A>(t, cell, 1);
+        return first_values<A>(t, sample, channel, 1);
     };
-    Start<A> start =
-        spread([&](const auto&... t) { return pass_.math.start(known_of<A>(cell, 1), first(t)...); }, pass_.inputs);
+    Start<A> start = spread(
+        [&](const auto&... t) { return pass_.math.start(known_of<A>(sample, channel, 1), first(t)...); }, pass_.inputs);
     if constexpr (CheckedSums)
-      if (!Math::ready(start)) return careful_sums(cell);
-    auto row = pass_.math.finish(total_along(start, cell), start);
+      if (!Math::ready(start)) return careful_sums(sample, channel);
+    auto row = pass_.math.finish(total_along(start, sample, channel), start);
     if constexpr (CheckedSums)
-      if (!Math::settled(row)) return careful_sums(cell);
+      if (!Math::settled(row)) return careful_sums(sample, channel);
     if constexpr (CanRestartCell) {
       const Start<A> better = pass_.math.restart(start, row);
-      if (!same_fields(better, start)) row = pass_.math.finish(total_along(better, cell), better);
+      if (!same_fields(better, start)) row = pass_.math.finish(total_along(better, sample, channel), better);
     }
-    keep(row, cell);
+    keep(row, sample, channel);
   }
 
   /// Lines are read four packs at a time, since one pack's additions wait for each other. A line that is no whole
   /// number of packs ends with a pack that overlaps the one before it.
-  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Total total_along(const Start<A> start, const Cell& cell) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN Total total_along(const Start<A> start, Index sample, Index channel) const {
     const Index run = this->run(), whole = run / W * W;
     const bool overlaps = run >= W;
     const int rest = static_cast<int>(run - whole);
     const V mask = overlaps ? lane_mask<V>(W - rest, W) : lane_mask<V>(0, rest);
     const Math math = pass_.math;
-    const auto parameters = parameters_at<A>(cell.channel, 1);
+    const auto parameters = parameters_at<A>(channel, 1);
     Total wide{};
     Sums a, b, c, d;
     set_zero(a), set_zero(b), set_zero(c), set_zero(d);
@@ -215,7 +226,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       links = 0;
     };
     for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
-      const auto x = lines(pass_.inputs, cell, i, j, k);
+      const auto x = lines(pass_.inputs, sample, channel, i, j, k);
       const auto take = [&](Sums& sums, Index at) EVENKEEL_INLINE_LAMBDA {
         accumulate(math, sums, start, x, parameters,
                    [at](const auto& t) EVENKEEL_INLINE_LAMBDA { return load<V>(t.data + at); });
@@ -246,18 +257,18 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     return wide;
   }
 
-  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_along(const Cell& cell) const {
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_along(Index sample, Index channel) const {
     const Index run = this->run(), whole = run / W * W;
     const int rest = static_cast<int>(run - whole);
     const Math math = pass_.math;
     const bool streams = streams_;
-    const Row<A> row = row_of<A>(cell, 1);
+    const Row<A> row = row_of<A>(sample, channel, 1);
     if constexpr (CheckedWrite)
-      if (!Math::ready(row)) return careful_write(cell);
-    const auto parameters = parameters_at<A>(cell.channel, 1);
+      if (!Math::ready(row)) return careful_write(sample, channel);
+    const auto parameters = parameters_at<A>(channel, 1);
     for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
-      const auto x = lines(pass_.inputs, cell, i, j, k);
-      const auto y = lines(pass_.outputs, cell, i, j, k);
+      const auto x = lines(pass_.inputs, sample, channel, i, j, k);
+      const auto y = lines(pass_.outputs, sample, channel, i, j, k);
       const auto loaded = [&](Index at) EVENKEEL_INLINE_LAMBDA {
         return spread(
             [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
@@ -292,31 +303,67 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
 
   // Across: packs of neighbouring channels, or of channels at any stride.
 
+  /// Neighbouring blocks of channels that are gone through together, each of packs that have `count` channels each.
+  struct Block {
+    Index channel, step;
+    int blocks, count;
+  };
   template <class F>
   void in_blocks(Index first, Index last, const F& f) const {
+    constexpr Index step = block_packs * W;
     Index c = first;
     if (packed_)
-      for (; c + block_packs * W <= last; c += block_packs * W) f(std::integral_constant<int, block_packs>{}, c, W);
-    for (; c < last; c += W) f(std::integral_constant<int, 1>{}, c, static_cast<int>(std::min<Index>(W, last - c)));
+      for (Index blocks; (blocks = std::min<Index>((last - c) / step, together_)) > 0; c += blocks * step)
+        f(std::integral_constant<int, block_packs>{}, Block{c, step, static_cast<int>(blocks), W});
+    for (; c < last; c += W)
+      f(std::integral_constant<int, 1>{}, Block{c, W, 1, static_cast<int>(std::min<Index>(W, last - c))});
+  }
+  /// Of a line: elements first..last-1, few enough to be added up without a break.
+  struct Part {
+    Index i, j, k, first, last;
+  };
+  template <class F>
+  void for_each_part(const F& f) const {
+    for_each_line([&](Index i, Index j, Index k) {
+      for (Index first = 0; first < run(); first += chain) f(Part{i, j, k, first, std::min(run(), first + chain)});
+    });
   }
 
   template <int Packs>
-  EVENKEEL_FLATTEN void sums_across(const Cell& cell, int count) const {
-    Start<V> start[Packs];
+  EVENKEEL_FLATTEN void sums_across(Index sample, const Block& block) const {
+    Start<V> start[most_together][Packs];
+    Totals totals[most_together][Packs];
+    const auto channel_of = [&block](int b) { return block.channel + b * block.step; };
+    for (int b = 0; b < block.blocks; ++b) {
+      start_across<Packs>(start[b], sample, channel_of(b), block.count);
+      std::fill_n(totals[b], Packs, Totals{});
+    }
+    for_each_part([&](const Part& part) {
+      for (int b = 0; b < block.blocks; ++b)
+        total_across<Packs>(totals[b], start[b], sample, channel_of(b), block.count, part);
+    });
+    for (int b = 0; b < block.blocks; ++b)
+      if (!finish_packs<Packs>(totals[b], start[b], sample, channel_of(b), block.count))
+        finish_lanes<Packs>(totals[b], start[b], sample, channel_of(b), block.count);
+  }
+  template <int Packs>
+  void start_across(Start<V> (&start)[Packs], Index sample, Index channel, int count) const {
     unroll<Packs>([&](auto b) {
-      const Cell here{cell.sample, cell.channel + b * W};
+      const Index here = channel + b * W;
       const auto first = [&](const auto& t) {
         if constexpr (is_none_v<decltype(t)>)
           return none;
         else
-          return first_values<V>(t, here, count);
+          return first_values<V>(t, sample, here, count);
       };
-      start[b] = spread([&](const auto&... t) { return pass_.math.start(known_of<V>(here, count), first(t)...); },
-                        pass_.inputs);
+      start[b] =
+          spread([&](const auto&... t) { return pass_.math.start(known_of<V>(sample, here, count), first(t)...); },
+                 pass_.inputs);
     });
-    Totals totals[Packs] = {};
-    total_across<Packs>(totals, start, cell, count);
-    if (finish_packs<Packs>(totals, start, cell, count)) return;
+  }
+  /// Cell by cell, with a second start where the first was a bad one.
+  template <int Packs>
+  void finish_lanes(Totals (&totals)[Packs], Start<V> (&start)[Packs], Index sample, Index channel, int count) const {
     using Finished = decltype(pass_.math.finish(Total{}, Start<A>{}));
     Finished rows[Packs][W];
     bool again = false;
@@ -331,26 +378,26 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       }
     if (again) {
       std::fill_n(totals, Packs, Totals{});
-      total_across<Packs>(totals, start, cell, count);
+      for_each_part([&](const Part& part) { total_across<Packs>(totals, start, sample, channel, count, part); });
       for (int b = 0; b < Packs; ++b)
         for (int j = 0; j < count; ++j) rows[b][j] = pass_.math.finish(totals[b].of(j), lane_of(start[b], j));
     }
     for (int b = 0; b < Packs; ++b)
       for (int j = 0; j < count; ++j) {
-        const Cell here{cell.sample, cell.channel + b * W + j};
+        const Index here = channel + b * W + j;
         if constexpr (CheckedSums)
           if (!Math::ready(lane_of(start[b], j)) || !Math::settled(rows[b][j])) {
-            careful_sums(here);
+            careful_sums(sample, here);
             continue;
           }
-        keep(rows[b][j], here);
+        keep(rows[b][j], sample, here);
       }
   }
 
   /// The values of whole packs of cells, where none of them needs more than that; else false, with nothing kept.
   template <int Packs>
-  EVENKEEL_FLATTEN bool finish_packs(const Totals (&totals)[Packs], const Start<V> (&start)[Packs], const Cell& cell,
-                                     int count) const {
+  EVENKEEL_FLATTEN bool finish_packs(const Totals (&totals)[Packs], const Start<V> (&start)[Packs], Index sample,
+                                     Index channel, int count) const {
     using D = Pack<double>;
     constexpr int parts = W / D::size;
     if constexpr (!is_none_v<KeptCells> && requires { pass_.math.finish(Values<D, Math::sums>{}, Start<D>{}); }) {
@@ -367,7 +414,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       for (int b = 0; b < Packs; ++b)
         for (int p = 0; p < parts; ++p)
           for_each_field(rows[b][p], [&](int k, const D& value) {
-            store<D>(at_cell(pass_.kept, k, {cell.sample, cell.channel + b * W + p * D::size}), value);
+            store<D>(at_cell(pass_.kept, k, sample, channel + b * W + p * D::size), value);
           });
       return true;
     } else {
@@ -384,88 +431,93 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
 
   template <int Packs>
   EVENKEEL_NOINLINE EVENKEEL_FLATTEN void total_across(Totals (&totals)[Packs], const Start<V> (&start)[Packs],
-                                                       const Cell& cell, int count) const {
+                                                       Index sample, Index channel, int count, const Part& part) const {
     const Math math = pass_.math;
-    const auto parameters = parameter_packs<Packs>(cell.channel, count);
+    const auto parameters = parameter_packs<Packs>(channel, count);
     Start<V> starts[Packs];
     std::copy_n(start, Packs, starts);
-    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
-      for (Index begin = 0; begin < run(); begin += chain) {
-        Sums sums[Packs];
-        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { set_zero(sums[b]); });
-        auto x = at_element(lines(pass_.inputs, cell, i, j, k), begin);
-        const Index end = std::min(run(), begin + chain);
-        for (Index e = begin; e < end; ++e) {
-          unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
-            accumulate(math, sums[b], starts[b], x, parameters[b],
-                       [&](const auto& t) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(t, b * W, count); });
-          });
-          step(x);
-        }
-        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { totals[b].add(sums[b]); });
-      }
-    });
+    Sums sums[Packs];
+    unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { set_zero(sums[b]); });
+    auto x = at_element(lines(pass_.inputs, sample, channel, part.i, part.j, part.k), part.first);
+    for (Index e = part.first; e < part.last; ++e) {
+      unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
+        accumulate(math, sums[b], starts[b], x, parameters[b],
+                   [&](const auto& t) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(t, b * W, count); });
+      });
+      step(x);
+    }
+    unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA { totals[b].add(sums[b]); });
   }
 
   template <int Packs>
-  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_across(const Cell& cell, int count) const {
+  void write_across(Index sample, const Block& block) const {
+    bool ready[most_together];
+    const auto channel_of = [&block](int b) { return block.channel + b * block.step; };
+    for (int b = 0; b < block.blocks; ++b) {
+      ready[b] = true;
+      if constexpr (CheckedWrite) {
+        for (int p = 0; p < Packs; ++p)
+          ready[b] = ready[b] && Math::ready(row_of<V>(sample, channel_of(b) + p * W, block.count));
+        if (!ready[b]) write_lanes(sample, channel_of(b), Packs > 1 ? Packs * W : block.count);
+      }
+    }
+    for_each_part([&](const Part& part) {
+      for (int b = 0; b < block.blocks; ++b)
+        if (ready[b]) write_part<Packs>(sample, channel_of(b), block.count, part);
+    });
+  }
+  template <int Packs>
+  EVENKEEL_NOINLINE EVENKEEL_FLATTEN void write_part(Index sample, Index channel, int count, const Part& part) const {
     const Math math = pass_.math;
     const bool streams = streams_;
-    const auto parameters = parameter_packs<Packs>(cell.channel, count);
+    const auto parameters = parameter_packs<Packs>(channel, count);
     Row<V> rows[Packs];
-    unroll<Packs>([&](auto b) { rows[b] = row_of<V>({cell.sample, cell.channel + b * W}, count); });
-    if constexpr (CheckedWrite) {
-      bool ready = true;
-      for (const Row<V>& row : rows) ready = ready && Math::ready(row);
-      if (!ready) return write_lanes(cell, Packs > 1 ? Packs * W : count);
-    }
-    for_each_line([&](Index i, Index j, Index k) EVENKEEL_INLINE_LAMBDA {
-      auto x = lines(pass_.inputs, cell, i, j, k);
-      auto y = lines(pass_.outputs, cell, i, j, k);
-      for (Index e = 0; e < run(); ++e) {
-        unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
-          const auto packs = spread(
-              [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
-                return std::tuple(load_or_none(
-                    t, [&](const auto& l) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(l, b * W, count); })...);
-              },
-              x);
-          write_packs(math, rows[b], packs, parameters[b], y, [&](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA {
-            if (can_stream && Packs > 1 && streams)
-              stream<V>(t.data + b * W, v);
-            else if (Packs > 1 || (count == W && t.channel_stride == 1))
-              store<V>(t.data + b * W, v);
-            else
-              store_lanes<V>(t.data, t.channel_stride, count, v);
-          });
+    unroll<Packs>([&](auto b) { rows[b] = row_of<V>(sample, channel + b * W, count); });
+    auto x = at_element(lines(pass_.inputs, sample, channel, part.i, part.j, part.k), part.first);
+    auto y = at_element(lines(pass_.outputs, sample, channel, part.i, part.j, part.k), part.first);
+    for (Index e = part.first; e < part.last; ++e) {
+      unroll<Packs>([&](auto b) EVENKEEL_INLINE_LAMBDA {
+        const auto packs = spread(
+            [&](const auto&... t) EVENKEEL_INLINE_LAMBDA {
+              return std::tuple(load_or_none(
+                  t, [&](const auto& l) EVENKEEL_INLINE_LAMBDA { return channels_at<Packs>(l, b * W, count); })...);
+            },
+            x);
+        write_packs(math, rows[b], packs, parameters[b], y, [&](const auto& t, const V& v) EVENKEEL_INLINE_LAMBDA {
+          if (can_stream && Packs > 1 && streams)
+            stream<V>(t.data + b * W, v);
+          else if (Packs > 1 || (count == W && t.channel_stride == 1))
+            store<V>(t.data + b * W, v);
+          else
+            store_lanes<V>(t.data, t.channel_stride, count, v);
         });
-        step(x);
-        step(y);
-      }
-    });
+      });
+      step(x);
+      step(y);
+    }
   }
 
   /// Channels of which one must be done with care. The others get what they would get beside any neighbours: packs of
   /// which one lane is stored.
-  EVENKEEL_NOINLINE void write_lanes(const Cell& cell, int count) const {
+  EVENKEEL_NOINLINE void write_lanes(Index sample, Index channel, int count) const {
     for (int lane = 0; lane < count; ++lane) {
-      const Cell here{cell.sample, cell.channel + lane};
-      if (!Math::ready(row_of<A>(here, 1)))
-        careful_write(here);
+      const Index here = channel + lane;
+      if (!Math::ready(row_of<A>(sample, here, 1)))
+        careful_write(sample, here);
       else
-        write_across<1>(here, 1);
+        write_across<1>(sample, Block{here, 1, 1, 1});
     }
   }
-  EVENKEEL_NOINLINE void careful_sums(const Cell& cell) const {
+  EVENKEEL_NOINLINE void careful_sums(Index sample, Index channel) const {
     if constexpr (CheckedSums) {
-      const CarefulCell<Pass> careful(pass_, cell.sample, cell.channel);
+      const CarefulCell<Pass> careful(pass_, sample, channel);
       auto row = careful.sums(careful_scale<A>(careful.largest(), 0));
-      keep(row, cell);
+      keep(row, sample, channel);
     }
   }
-  EVENKEEL_NOINLINE void careful_write(const Cell& cell) const {
+  EVENKEEL_NOINLINE void careful_write(Index sample, Index channel) const {
     if constexpr (CheckedWrite) {
-      const CarefulCell<Pass> careful(pass_, cell.sample, cell.channel);
+      const CarefulCell<Pass> careful(pass_, sample, channel);
       careful.write(careful_scale<A>(careful.largest(), 0));
     }
   }
@@ -563,16 +615,18 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     return packs;
   }
   template <class S>
-  Known<S> known_of(const Cell& cell, int count) const {
+  Known<S> known_of(Index sample, Index channel, int count) const {
     Known<S> known{};
     if constexpr (!is_none_v<KnownCells>)
-      for_each_field(known, [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, cell), count); });
+      for_each_field(known,
+                     [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, sample, channel), count); });
     return known;
   }
   template <class S>
-  Row<S> row_of(const Cell& cell, int count) const {
+  Row<S> row_of(Index sample, Index channel, int count) const {
     const auto read = [&]<class R>(R row) {
-      for_each_field(row, [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, cell), count); });
+      for_each_field(row,
+                     [&](int k, S& value) { value = values_at<S>(at_cell(pass_.known, k, sample, channel), count); });
       return row;
     };
     if constexpr (requires { typename Math::template Stored<S>; })
@@ -581,21 +635,22 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
       return read(Row<S>{});
   }
   template <class R>
-  void keep(R& row, const Cell& cell) const {
+  void keep(R& row, Index sample, Index channel) const {
     if constexpr (!is_none_v<KeptCells>)
       for_each_field(row, [&](int k, const auto& value) {
-        *at_cell(pass_.kept, k, cell) = static_cast<std::remove_pointer_t<KeptCells>>(value);
+        *at_cell(pass_.kept, k, sample, channel) = static_cast<std::remove_pointer_t<KeptCells>>(value);
       });
   }
   template <class Field>
-  Field at_cell(Field fields, int k, const Cell& cell) const {
-    return fields + k * grid_.cells() + cell.sample * grid_.channels + cell.channel;
+  Field at_cell(Field fields, int k, Index sample, Index channel) const {
+    return fields + k * grid_.cells() + sample * grid_.channels + channel;
   }
 
   const Pass& pass_;
   const ChannelGrid grid_;
   std::array<std::size_t, 4> axis_{0, 1, 2, 3};
   bool along_ = false, packed_ = false, streams_ = false;
+  Index together_ = 1;  // blocks
 };
 
 }  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS

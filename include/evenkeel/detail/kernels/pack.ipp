@@ -254,13 +254,16 @@ EVENKEEL_NOINLINE void store_lanes(T* p, Index stride, int count, const V& v) {
   for (int j = 0; j < count; ++j) p[j * stride] = rounded_to<T>(v[j]);
 }
 
-/// 1 in the lanes first..last-1, else 0.
+/// 1 in the lanes first..last-1, else 0. Compared, not written lane by lane, for which a wide read would wait.
 template <class V>
-V lane_mask(int first, int last) {
+EVENKEEL_HOST V lane_mask(int first, int last) {
   using A = typename Lanes<V>::Scalar;
-  A lane[V::size];
-  for (int j = 0; j < V::size; ++j) lane[j] = j >= first && j < last ? A(1) : A(0);
-  return load<V>(lane);
+  const auto lanes = []<int... J>(std::integer_sequence<int, J...>) EVENKEEL_INLINE_LAMBDA {
+    return typename V::Vector{A(J)...};
+  }
+  (std::make_integer_sequence<int, V::size>{});
+  const V from_first = V::of(lanes < A(first) ? V(0).get() : V(1).get());
+  return V::of(lanes < A(last) ? from_first.get() : V(0).get());
 }
 
 }  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS
@@ -276,7 +279,19 @@ struct evenkeel::detail::Lanes<evenkeel::detail::kernels::EVENKEEL_KERNELS::Pack
     return V::of(a.get() < b.get() ? yes.get() : no.get());
   }
   static EVENKEEL_PACK bool all_less(const V& a, const V& b) {
+#if EVENKEEL_KERNEL_AVX512
+    if constexpr (std::is_same_v<A, float>)
+      return _mm512_cmp_ps_mask(a.get(), b.get(), _CMP_LT_OQ) == 0xffff;
+    else
+      return _mm512_cmp_pd_mask(a.get(), b.get(), _CMP_LT_OQ) == 0xff;
+#elif EVENKEEL_KERNEL_AVX
+    if constexpr (std::is_same_v<A, float>)
+      return _mm256_movemask_ps(_mm256_cmp_ps(a.get(), b.get(), _CMP_LT_OQ)) == 0xff;
+    else
+      return _mm256_movemask_pd(_mm256_cmp_pd(a.get(), b.get(), _CMP_LT_OQ)) == 0xf;
+#else
     return kernels::EVENKEEL_KERNELS::lane_sum(select_less(a, b, V(0), V(1))) == 0;
+#endif
   }
   static EVENKEEL_PACK V separate(const V& a) {
     typename V::Vector v = a.get();

@@ -71,9 +71,7 @@ class CarefulRow<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y.
           spread([&](const auto&... p) { math.accumulate(link, terms, start, x..., load_double(p, i)...); },
                  pass_.parameters);
         });
-        if (features)
-          unroll<Math::feature_sums>(
-              [&](auto k) { features->recent[k][i] += static_cast<A>(terms[k]); });
+        if (features) unroll<Math::feature_sums>([&](auto k) { features->recent[k][i] += static_cast<A>(terms[k]); });
       }
       add(total, link);
     }
