@@ -123,6 +123,7 @@ TEMPLATE_TEST_CASE("norms give the same bits for every device and thread count",
       check_thread_counts<TestType>(rows, features, 1);
     }
   }
+  check_thread_counts<TestType>(1030, 300, 1);  // BatchNorm's blocks of channels side by side
   check_thread_counts<TestType>(129, 257, 0);
   check_thread_counts<TestType>(7, 33, 0);
 }

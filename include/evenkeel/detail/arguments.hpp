@@ -123,7 +123,7 @@ class RowArguments {
   EVENKEEL_HOST auto output(const char* name, T& t) {
     static_assert(!std::is_const_v<element_t<T>>, "evenkeel: an output argument must have memory that can be written");
     const auto view = view_as(same_shape(name, t), data_of(t));
-    check_overlap(span_of(name, view, false));
+    check_overlap(span_of(name, view, false), count_, true);
     remember(name, view, false);
     return rows_of(view);
   }
@@ -138,6 +138,15 @@ class RowArguments {
       remember(name, AxisView<element_t<T>>{.data = p.data(), .length = view_.length}, false);
       return p.data();
     }
+  }
+
+  /// A parameter's gradient that is written before all inputs are read: apart from all that was named before it.
+  template <class T>
+  EVENKEEL_HOST auto gradient(const char* name, T& p) {
+    const int before = count_;
+    const auto data = parameter(name, p);
+    if constexpr (!is_none_v<T>) check_overlap(spans_[static_cast<std::size_t>(before)], before, false);
+    return data;
   }
 
  private:
@@ -268,18 +277,20 @@ class RowArguments {
     const Index apart = static_cast<Index>(a.data > b.data ? a.data - b.data : b.data - a.data) % pitch;
     return apart >= row && pitch - apart >= row;
   }
-  void check_overlap(const Span& out) const {
+  /// With the first `count` arguments, of which it may be one that an output may stand in for.
+  void check_overlap(const Span& out, int count, bool may_stand_in) const {
     if (view_.rows() == 0) return;
-    for (int i = 0; i < count_; ++i) {
+    for (int i = 0; i < count; ++i) {
       const Span& other = spans_[static_cast<std::size_t>(i)];
       if (out.end <= other.data || other.end <= out.data) continue;
-      if (other.shared && out.data == other.data && out.bytes == other.bytes && out.stride == other.stride &&
+      const bool shared = may_stand_in && other.shared;
+      if (shared && out.data == other.data && out.bytes == other.bytes && out.stride == other.stride &&
           out.length_stride == other.length_stride)
         continue;
       if (!interleaved(out, other))
         throw_shape_error(function_, out.name, " overlaps ", other.name,
-                          (other.shared ? " in part, expected the same memory or memory apart from it"
-                                        : ", expected memory apart from it"));
+                          (shared ? " in part, expected the same memory or memory apart from it"
+                                  : ", expected memory apart from it"));
     }
   }
 

@@ -220,8 +220,8 @@ void row_norm_backward(const char* function, const char* x_name, const Device& d
   const auto dsum_rows = arguments.input("dsum", dsum);
   const auto set = arguments.row_mask("mask", mask);
   const auto w = arguments.parameter("weight", weight);
-  const auto dw = arguments.parameter("dweight", dweight);
-  const auto db = arguments.parameter("dbias", dbias);
+  const auto dw = arguments.gradient("dweight", dweight);
+  const auto db = arguments.gradient("dbias", dbias);
   const auto dx_rows = arguments.output("dx", dx);
   saved.scratch.ensure(feature_scratch<A, Terms::count>(device, grid.rows(), grid.length));
   A* const scratch = saved.scratch.data();

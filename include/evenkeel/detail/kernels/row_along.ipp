@@ -23,7 +23,9 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
   using Sums = Values<V, Math::sums>;
   using Features = FeatureSums<A, Math::feature_sums>;
   static constexpr int W = pack_size<A>;
-  static constexpr int links = EVENKEEL_KERNEL_BYTES == 64 && Math::sums <= 3 ? 4 : 2;
+  /// Sums that are taken side by side, since one addition waits for the one before it: as many as there are registers
+  /// for, and the same for every math, so that norms that do the same have the same bits.
+  static constexpr int links = EVENKEEL_KERNEL_BYTES == 64 ? 4 : 2;
   /// Values of a row whose feature terms are added, 16 lines of the cache, before as many outputs are written: a store
   /// that waits for its line holds up those behind it, so the two kinds take turns seldom.
   static constexpr Index group = 1024 / sizeof(A);
@@ -149,6 +151,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
       for (Start start = start_of(x, r); is_ready(local.math, start);) {
         const Row row = row_values(local, start, x, r);
         counted = true;
+        local.features.unwritten = false;
         if (is_settled(local.math, start, row) || (restarted && !Checked<Math>)) return {row, true};
         if (!CanRestart<Math> || restarted) break;
         if constexpr (CanRestart<Math>) {
@@ -205,8 +208,7 @@ class RowsAlong<RowPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<Y..
     }
   }
 
-  /// Sums that are taken side by side, since one addition waits for the one before it: four where there are registers
-  /// for them. Not an array, which g++ would keep in memory.
+  /// Not an array, which g++ would keep in memory.
   struct Links {
     Sums even, odd, other_even, other_odd;
     EVENKEEL_HOST Links() { set_zero(even), set_zero(odd), set_zero(other_even), set_zero(other_odd); }
