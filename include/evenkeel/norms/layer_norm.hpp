@@ -117,7 +117,8 @@ void layer_norm_add(const Device& device, const X& x, const Residual& residual, 
 /// dy, x, dx        the shape of the forward's x; dx may be dy itself
 /// weight           the forward's, ek::none where it had none
 /// saved            filled by the forward
-/// dweight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as `mode` says
+/// dweight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as `mode` says; apart
+///                  from all other arguments
 /// Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
 template <class Device, class Dy, class X, class Weight, class A, class Storage, class Dx, class Dweight, class Dbias>
 void layer_norm_backward(const Device& device, const Dy& dy, const X& x, const Weight& weight,

@@ -247,7 +247,8 @@ void rms_norm_add(const Device& device, const X& x, const Residual& residual, co
 /// dy, x, dx        the shape of the forward's x; dx may be dy itself
 /// weight           the forward's, ek::none where it had none
 /// saved            filled by the forward
-/// dweight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as `mode` says
+/// dweight, dbias   length values, or ek::none where they are not wanted; accumulated, or overwritten as `mode` says; apart
+///                  from all other arguments
 /// Writes dx. Throws ShapeError before any work, also where saved does not belong to x.
 template <class Device, class Dy, class X, class Weight, class A, class Storage, class Dx, class Dweight, class Dbias>
   requires(!std::is_same_v<std::remove_cvref_t<Dbias>, GradientMode>)
