@@ -26,10 +26,11 @@ void channel_passes(const Device& device, const SumPass& sum_pass, const Between
   with_kernels([&]<class Kernels>(Kernels) {
     const Index parts = parts_for(device, sum_pass.grid.samples);
     const typename Kernels::template Cells<SumPass> sums(sum_pass, parts);
-    const typename Kernels::template Cells<WritePass> write(write_pass, parts);
+    typename Kernels::template Cells<WritePass> write(write_pass, parts);
     const Index channels = write_pass.grid.channels, joined = channels ? channels / sum_pass.grid.channels : 1;
     const Index unit = std::max(sums.unit(group / joined) * joined, write.unit(group));
     const Index units = (channels + unit - 1) / unit;
+    write.fetch_ahead(unit);
     const auto body = [&](Index block) {
       const Index sample = block / units, first = block % units * unit, last = std::min(channels, first + unit);
       sums.sums(sample, first / joined, last / joined);

@@ -68,6 +68,9 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     else
       in_blocks(first, last, [&](auto packs, const Block& block) { write_across<packs>(sample, block); });
   }
+  /// Before writes: those of a cell fetch what lies `channels` further on and is summed next. Past the cache alone, where
+  /// reading and writing would take turns.
+  void fetch_ahead(Index channels) { ahead_ = channels; }
   /// Behind writes, on their thread.
   void finish() const {
     if (streams_) end_stream();
@@ -262,6 +265,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
     const int rest = static_cast<int>(run - whole);
     const Math math = pass_.math;
     const bool streams = streams_;
+    const Index ahead = ahead_;
     const Row<A> row = row_of<A>(sample, channel, 1);
     if constexpr (CheckedWrite)
       if (!Math::ready(row)) return careful_write(sample, channel);
@@ -296,9 +300,24 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
         return;
       }
       const auto tail = loaded(run - W);  // before an in-place line is overwritten
-      for (Index at = 0; at < whole; at += W) put(loaded(at), at);
+      for (Index at = 0; at < whole; at += W) {
+        if (can_stream && streams && ahead > 0) fetch(x, at, ahead);
+        put(loaded(at), at);
+      }
       if (rest > 0) put(tail, run - W);
     });
+  }
+
+  /// To the second cache. Behind the last channel it is an address like any other.
+  template <class... L>
+  EVENKEEL_HOST static void fetch(const std::tuple<L...>& lines, Index at, Index channels) {
+    const auto one = [&](const auto& l) EVENKEEL_INLINE_LAMBDA {
+      if constexpr (!is_none_v<decltype(l)>) {
+        const auto apart = static_cast<std::uintptr_t>(channels * l.channel_stride) * sizeof(*l.data);
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(l.data + at) + apart), 0, 2);
+      }
+    };
+    spread([&](const auto&... l) EVENKEEL_INLINE_LAMBDA { (one(l), ...); }, lines);
   }
 
   // Across: packs of neighbouring channels, or of channels at any stride.
@@ -651,6 +670,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   std::array<std::size_t, 4> axis_{0, 1, 2, 3};
   bool along_ = false, packed_ = false, streams_ = false;
   Index together_ = 1;  // blocks
+  Index ahead_ = 0;     // channels
 };
 
 }  // namespace evenkeel::detail::kernels::EVENKEEL_KERNELS
