@@ -182,17 +182,17 @@ struct FeatureSums {
 
   /// In size(length) values of memory.
   FeatureSums(A* memory, Index length) : size_of_each(pitch_of(length)) {
-    for (std::size_t k = 0; k < F; ++k) {
-      sums[k] = memory + static_cast<Index>(k) * size_of_each;
+    unroll<F>([&](auto k) {
+      sums[k] = memory + k * size_of_each;
       recent[k] = sums[k] + F * size_of_each;
-    }
+    });
     if (F > 0) std::fill_n(memory, size(length), A(0));
   }
   /// Of one chain of rows, in F places of `length` values or, where these are null, in memory.
   FeatureSums(A* memory, const Place& place, Index length) : sums(place), size_of_each(length), unwritten(F > 0) {
     if (F > 0 && !*sums.begin()) {
       size_of_each = pitch_of(length);
-      for (std::size_t k = 0; k < F; ++k) sums[k] = memory + static_cast<Index>(k) * size_of_each;
+      unroll<F>([&](auto k) { sums[k] = memory + k * size_of_each; });
     }
     recent = sums;
     clear_from(length / pack_size<A> * pack_size<A>);
@@ -215,13 +215,14 @@ struct FeatureSums {
   }
   void flush() {
     clear();
-    if (F == 0 || sums == recent) return;
+    if (sums == recent) return;
     using V = Pack<A>;
-    for (std::size_t k = 0; k < F; ++k)
+    unroll<F>([&](auto k) {
       for (Index i = 0; i < size_of_each; i += pack_size<A>) {
         store<V>(sums[k] + i, V(load<V>(sums[k] + i) + load<V>(recent[k] + i)));
         store<V>(recent[k] + i, splat<V>(0));
       }
+    });
   }
 
  private:
