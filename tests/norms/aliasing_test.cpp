@@ -96,6 +96,15 @@ TEMPLATE_TEST_CASE("norms refuse outputs that overlap an input partially", "[nor
   check_partial_overlap<TestType>();
 }
 
+TEMPLATE_TEST_CASE("the stride between rows is no difference where there is one row", "[norms][aliasing]",
+                   RmsNormUnderTest, LayerNormUnderTest) {
+  RowMatrix<float> memory = RowMatrix<float>::Random(1, 20), y(1, 20);
+  TestType::forward(ek::serial, memory, ek::none, ek::none, y, ek::none, {});
+  Eigen::Map<RowMatrix<float>, 0, Eigen::OuterStride<>> strided(memory.data(), 1, 20, Eigen::OuterStride<>(37));
+  CHECK_NOTHROW(TestType::forward(ek::serial, memory, ek::none, ek::none, strided, ek::none, {}));
+  CHECK((memory.array() == y.array()).all());
+}
+
 TEMPLATE_TEST_CASE("norms refuse parameters inside the output", "[norms][aliasing]", RmsNormUnderTest,
                    LayerNormUnderTest) {
   std::vector<float> memory(200, 1.0f);

@@ -17,6 +17,8 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   /// on another page of memory, and a pass over one block alone meets them all.
   static constexpr int most_together = 16;
   static constexpr Index many_elements = 1024;
+  /// What a unit of several short cells may have: less than half of a first cache, in inputs and outputs of float.
+  static constexpr Index values_of_unit = 1500;
   static constexpr bool can_stream = all_stream<A>(static_cast<const std::tuple<Y...>*>(nullptr));
   static constexpr bool is_gradient = [] {
     if constexpr (requires { Math::scaled_output; })
@@ -46,7 +48,7 @@ class Channels<ChannelPass<Math, std::tuple<X...>, std::tuple<P...>, std::tuple<
   Index unit(Index group) const {
     if (along_) {
       // Several short ones: what comes between sums and outputs of one hides behind that of the others.
-      const Index groups = std::clamp<Index>(1500 / std::max<Index>(grid_.count() * group, 1), 1, 16);
+      const Index groups = std::clamp<Index>(values_of_unit / std::max<Index>(grid_.count() * group, 1), 1, 16);
       return group * std::min(groups, (grid_.channels + group - 1) / group);
     }
     const Index block = together_ * block_packs * W, step = std::lcm(group, Index(W));
